@@ -1,0 +1,1 @@
+"""Generated protocol stubs; never edited by hand."""

@@ -1,0 +1,129 @@
+"""The door to real GPUs: what may be asked of them and what can go wrong.
+
+`nvml.py` is the real one, `fake.py` the double in Python; both keep the same rules and raise the same faults.
+Every act compares first and may be repeated: cutting a slice that is already there returns it,
+joining one that is gone does nothing.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gpu.layout import Layout, Slice, canonical
+from gpu.profiles import GpuModel
+
+
+class FaultKind(StrEnum):
+    LOST = "the GPU has fallen off the bus"
+    IN_USE = "somebody still uses it"
+    NO_ROOM = "something else occupies that place"
+    NOT_SUPPORTED = "this GPU or driver cannot do that"
+    NO_PERMISSION = "the caller lacks the privilege"
+    RESET_REQUIRED = "the GPU must be reset first"
+    NOT_FOUND = "no such GPU or slice"
+    TIMEOUT = "the driver did not answer in time"
+    UNAVAILABLE = "the driver or its library cannot be reached"
+    OTHER = "the driver reported an error"
+
+
+class GpuFault(Exception):
+    """Something the hardware refused or broke. `call` is the driver call, `code` its own number."""
+
+    def __init__(self, kind: FaultKind, call: str, gpu: str = "", code: int | None = None) -> None:
+        number = "" if code is None else f" (code {code})"
+        super().__init__(f"{call}{f' on {gpu}' if gpu else ''}: {kind.value}{number}")
+        self.kind, self.call, self.gpu, self.code = kind, call, gpu, code
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSlice:
+    """A slice as the driver shows it. `uuid` and `ci` are None while its compute instance is missing."""
+
+    slice: Slice
+    gi: int
+    ci: int | None
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """One GPU as the driver shows it at this moment. `fault` says why the rest may be old or empty."""
+
+    uuid: str
+    index: int
+    minor: int
+    bus_id: str
+    name: str
+    model: GpuModel
+    mig: bool = False
+    slices: tuple[SeenSlice, ...] = ()
+    numa: int | None = None
+    fault: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        return canonical(s.slice for s in self.slices)
+
+    @property
+    def whole_slices(self) -> bool:
+        """No slice is half made (a GPU instance without its compute instance)."""
+        return all(s.uuid for s in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a GPU; `gi` is None outside MIG, `memory_mib` None where the driver does not tell."""
+
+    pid: int
+    memory_mib: int | None
+    gi: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Activity over the driver's own sample period: shares of time between 0 and 1."""
+
+    busy: float
+    memory_busy: float
+    memory_used_mib: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareEvent:
+    """An XID (`code`) on a GPU; `gi` None means it may concern the whole of it; `gpu` "" means any."""
+
+    gpu: str
+    code: int
+    gi: int | None
+
+
+class Hardware(Protocol):
+    """Raises GpuFault from every method; `gpus` never raises for one bad GPU but marks it with `fault`."""
+
+    def gpus(self) -> tuple[SeenGpu, ...]:
+        """All GPUs of this machine, by index. Raises GpuFault UNAVAILABLE when the driver is not there."""
+
+    def read(self, gpu: str) -> SeenGpu: ...
+
+    def set_mig(self, gpu: str, on: bool) -> None:
+        """Switch MIG mode; IN_USE or RESET_REQUIRED when that cannot be done now. Already so: does nothing."""
+
+    def cut(self, gpu: str, piece: Slice) -> SeenSlice:
+        """Create the slice with its full-size compute instance at its named start.
+
+        NO_ROOM when something else stands there. A half-made slice at that place is completed.
+        """
+
+    def join(self, gpu: str, piece: Slice) -> None:
+        """Destroy the slice; IN_USE when a process is on it. Gone already: does nothing."""
+
+    def processes(self, gpu: str) -> tuple[GpuProcess, ...]: ...
+
+    def activity(self, gpu: str) -> Reading:
+        """NOT_SUPPORTED where the driver cannot measure (NVML utilisation in MIG mode)."""
+
+    def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
+        """What happened since the last call; empty after the time-out."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,248 @@
+"""The GPUs of one node and who holds what on them: the books.
+
+Values only: a trial is a new value (`node.holding(placement)`), to undo it forget the new one.
+Nothing here is stored anywhere; the books are folded from Kubernetes objects each time they change.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+
+from gpu.layout import Layout, Slice, openings
+from gpu.profiles import GpuModel, MigProfile
+
+
+class Mode(StrEnum):
+    """The one kind of resource a GPU is advertised under at a time."""
+
+    WHOLE = "whole"
+    SHARED = "shared"
+    SLICED = "sliced"
+
+
+class Stage(StrEnum):
+    PROMISED = "promised"
+    CLAIMED = "claimed"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Measured share of time (0 to 1) in which a GPU was busy; `at` in seconds since the epoch."""
+
+    busy: float
+    at: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one pod holds on one GPU: all of it, one slice, or a number of time-sliced units."""
+
+    gpu: str
+    slice: Slice | None = None
+    units: int = 0
+
+    @property
+    def mode(self) -> Mode:
+        if self.slice is not None:
+            return Mode.SLICED
+        return Mode.SHARED if self.units else Mode.WHOLE
+
+    def __str__(self) -> str:
+        what = str(self.slice) if self.slice else f"{self.units} units" if self.units else "whole"
+        return f"{what} of {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The shares a pod gets on one node. `at` orders promises; seconds since the epoch."""
+
+    pod: PodRef
+    node: str
+    shares: tuple[Share, ...]
+    stage: Stage = Stage.PROMISED
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the books see it.
+
+    `units` is how many time-sliced units it is advertised as while shared. `held` are slices closed to new
+    pods because a plan will remove them; `closed` closes the whole GPU (its mode will change, or another
+    owner is at work on it).
+    """
+
+    uuid: str
+    index: int
+    model: GpuModel
+    mode: Mode = Mode.WHOLE
+    layout: Layout = ()
+    units: int = 0
+    held: frozenset[Slice] = frozenset()
+    closed: bool = False
+    healthy: bool = True
+    activity: Activity | None = None
+
+    @property
+    def takes_pods(self) -> bool:
+        return self.healthy and not self.closed
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What is taken of one GPU."""
+
+    whole: int = 0
+    slices: frozenset[Slice] = frozenset()
+    units: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.whole or self.slices or self.units)
+
+
+NOTHING = Use()
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """All GPUs of one node with the placements on them."""
+
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+    placements: tuple[Placement, ...] = ()
+
+    @cached_property
+    def by_uuid(self) -> dict[str, Gpu]:
+        return {g.uuid: g for g in self.gpus}
+
+    @cached_property
+    def seats(self) -> tuple[Placement, ...]:
+        """The placements as they can really be: a promise whose place a claim has taken sits elsewhere."""
+        return _seated(self)
+
+    @cached_property
+    def _uses(self) -> dict[str, Use]:
+        uses: dict[str, Use] = {}
+        for placement in self.seats:
+            for share in placement.shares:
+                uses[share.gpu] = _plus(uses.get(share.gpu, NOTHING), share)
+        return uses
+
+    def use(self, gpu: Gpu) -> Use:
+        return self._uses.get(gpu.uuid, NOTHING)
+
+    def free_slices(self, gpu: Gpu) -> Layout:
+        """Slices that are cut, open to new pods and held by nobody, by start."""
+        taken = self.use(gpu).slices
+        return tuple(s for s in gpu.layout if s not in taken and s not in gpu.held)
+
+    def free_units(self, gpu: Gpu) -> int:
+        return max(0, gpu.units - self.use(gpu).units) if gpu.mode is Mode.SHARED else 0
+
+    def openings(self, gpu: Gpu, profile: MigProfile) -> Layout:
+        """Starts where this profile could be cut beside what the GPU is cut into now."""
+        return openings(gpu.layout, profile) if gpu.mode is Mode.SLICED else ()
+
+    def placement_of(self, uid: str) -> Placement | None:
+        return next((p for p in self.placements if p.pod.uid == uid), None)
+
+    def holding(self, placement: Placement) -> "NodeGpus":
+        """With this placement, in the place of any other of the same pod."""
+        others = tuple(p for p in self.placements if p.pod.uid != placement.pod.uid)
+        return replace(self, placements=(*others, placement))
+
+    def without(self, uid: str) -> "NodeGpus":
+        return replace(self, placements=tuple(p for p in self.placements if p.pod.uid != uid))
+
+    def with_gpu(self, gpu: Gpu) -> "NodeGpus":
+        return replace(self, gpus=tuple(gpu if g.uuid == gpu.uuid else g for g in self.gpus))
+
+    def with_layout(self, uuid: str, mode: Mode, layout: Layout = (), units: int = 0) -> "NodeGpus":
+        """As if that GPU had been re-cut: open again, nothing held."""
+        gpu = self.by_uuid[uuid]
+        return self.with_gpu(replace(gpu, mode=mode, layout=layout, units=units, held=frozenset(), closed=False))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All nodes at one moment (`at`, seconds since the epoch)."""
+
+    nodes: tuple[NodeGpus, ...] = ()
+    at: float = 0.0
+
+    @cached_property
+    def by_name(self) -> dict[str, NodeGpus]:
+        return {n.name: n for n in self.nodes}
+
+    def with_node(self, node: NodeGpus) -> "Snapshot":
+        return replace(self, nodes=tuple(node if n.name == node.name else n for n in self.nodes))
+
+
+def _plus(use: Use, share: Share) -> Use:
+    if share.slice is not None:
+        return replace(use, slices=use.slices | {share.slice})
+    if share.units:
+        return replace(use, units=use.units + share.units)
+    return replace(use, whole=use.whole + 1)
+
+
+def _seated(node: NodeGpus) -> tuple[Placement, ...]:
+    """Claims stand. Promises follow in the order they were made; one that collides moves to an equal free place.
+
+    The kubelet may hand one pod the slice that another was promised. Until the second pod is claimed too, its
+    promise must not let anybody else have what is left for it.
+    """
+    seated: list[Placement] = [p for p in node.placements if p.stage is Stage.CLAIMED]
+    uses: dict[str, Use] = {}
+    for placement in seated:
+        for share in placement.shares:
+            uses[share.gpu] = _plus(uses.get(share.gpu, NOTHING), share)
+    for placement in sorted((p for p in node.placements if p.stage is Stage.PROMISED), key=lambda p: (p.at, p.pod.uid)):
+        shares = []
+        for share in placement.shares:
+            seat = _seat(node, uses, share)
+            uses[seat.gpu] = _plus(uses.get(seat.gpu, NOTHING), seat)
+            shares.append(seat)
+        seated.append(replace(placement, shares=tuple(shares)))
+    return tuple(seated)
+
+
+def _seat(node: NodeGpus, uses: dict[str, Use], share: Share) -> Share:
+    if _fits(node, uses, share):
+        return share
+    return next((s for s in _equal_places(node, share) if _fits(node, uses, s)), share)
+
+
+def _fits(node: NodeGpus, uses: dict[str, Use], share: Share) -> bool:
+    gpu = node.by_uuid.get(share.gpu)
+    if gpu is None or gpu.mode is not share.mode:
+        return False
+    use = uses.get(share.gpu, NOTHING)
+    if share.slice is not None:
+        return share.slice in gpu.layout and share.slice not in use.slices
+    return use.units + share.units <= gpu.units if share.units else not use.whole
+
+
+def _equal_places(node: NodeGpus, share: Share) -> Iterable[Share]:
+    for gpu in node.gpus:
+        if gpu.mode is not share.mode:
+            continue
+        if share.slice is None:
+            yield replace(share, gpu=gpu.uuid)
+            continue
+        for piece in gpu.layout:
+            if piece.profile.name == share.slice.profile.name:
+                yield Share(gpu.uuid, piece)

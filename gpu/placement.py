@@ -1,0 +1,258 @@
+"""Does this request fit on this node, and where best? The one fitting function; everybody asks it.
+
+A fit names exact shares. A refusal is an answer, not an exception: its reason is a closed word that reaches the
+pod's event, the metric's label and the planner alike. Never changes anything.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpu.node import Mode, NodeGpus, Placement, PodRef, Share, Snapshot, Stage
+from gpu.scoring import Scoring, score
+
+
+class Reason(StrEnum):
+    """Why a node cannot take a pod, in words for the person who reads the pod's event."""
+
+    NO_GPUS = "node has no GPUs managed by Fallow"
+    UNHEALTHY = "all its GPUs are unhealthy"
+    HELD = "its GPUs are being re-cut"
+    NO_WHOLE_FREE = "not enough free whole GPUs"
+    TOO_MANY_GPUS = "fewer GPUs than the pod asks for"
+    NO_SLICE_FREE = "no free slice of that profile"
+    NO_SUCH_PROFILE = "no GPU that can be cut to that profile"
+    NO_UNITS_TOGETHER = "no shared GPU with that many free units on one GPU"
+    NO_SHARED_GPU = "no GPU is shared at present"
+    TOO_MANY_UNITS = "asks for more units than one GPU is shared into"
+    IN_FLIGHT = "another pod's share there is still being handed out"
+    FITS_NOT_BEST = "fits, but another node fits better"
+    BAD_REQUEST = "the pod's GPU request cannot be read"
+
+    @property
+    def may_change(self) -> bool:
+        """Whether waiting can help: pods leave, GPUs are re-cut or recover."""
+        return self not in _FINAL
+
+
+_FINAL = {
+    Reason.NO_GPUS,
+    Reason.TOO_MANY_GPUS,
+    Reason.NO_SUCH_PROFILE,
+    Reason.TOO_MANY_UNITS,
+    Reason.BAD_REQUEST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one container asks: `amount` whole GPUs, slices of `profile`, or units of one GPU."""
+
+    mode: Mode
+    amount: int
+    profile: str = ""
+
+    def __str__(self) -> str:
+        if self.mode is Mode.SLICED:
+            return f"{self.amount} x {self.profile}"
+        return f"{self.amount} {'units of one GPU' if self.mode is Mode.SHARED else 'whole GPU(s)'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a pod asks for, one want per container. `since` in seconds since the epoch."""
+
+    pod: PodRef
+    wants: tuple[Want, ...]
+    priority: int = 0
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        return ", ".join(str(w) for w in self.wants)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    placement: Placement
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: Reason
+    detail: str = ""
+
+
+Answer = Fit | Refusal
+
+
+def place(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Answer:
+    """The best placement of this pod on this node, or why there is none."""
+    if refusal := _hopeless(node, request.wants):
+        return refusal
+    shares: tuple[Share, ...] = ()
+    total = 0.0
+    for want in sorted(request.wants, key=lambda w: (w.mode, w.profile, -w.amount)):
+        answer = _seat_want(node, request.pod, shares, want, scoring)
+        if isinstance(answer, Refusal):
+            return _retry_shared(node, request, scoring) or answer
+        shares, total = (*shares, *answer[0]), total + answer[1]
+    placement = Placement(request.pod, node.name, shares, Stage.PROMISED, scoring.now)
+    return Fit(placement, total / len(request.wants))
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """What became of several requests, asked one after another."""
+
+    after: Snapshot
+    placed: tuple[Placement, ...]
+    refused: tuple[tuple[PodRequest, Refusal], ...]
+
+
+def place_all(snapshot: Snapshot, requests: Iterable[PodRequest], scoring: Scoring) -> Seated:
+    """Seat the requests one by one, by priority and then by waiting time, each on its best node."""
+    nodes = {n.name: n for n in snapshot.nodes}
+    placed: list[Placement] = []
+    refused: list[tuple[PodRequest, Refusal]] = []
+    for request in sorted(requests, key=lambda r: (-r.priority, r.since, r.pod.uid)):
+        answer = best_of(nodes.values(), request, scoring)
+        if isinstance(answer, Refusal):
+            refused.append((request, answer))
+            continue
+        settled = replace(answer.placement, stage=Stage.CLAIMED)
+        nodes[settled.node] = nodes[settled.node].holding(settled)
+        placed.append(settled)
+    return Seated(replace(snapshot, nodes=tuple(nodes.values())), tuple(placed), tuple(refused))
+
+
+def best_of(nodes: Iterable[NodeGpus], request: PodRequest, scoring: Scoring) -> Answer:
+    """The best fit over these nodes (ties by name), or the most hopeful refusal."""
+    best: Fit | None = None
+    refusal = Refusal(Reason.NO_GPUS)
+    for node in sorted(nodes, key=lambda n: n.name):
+        answer = place(node, request, scoring)
+        if isinstance(answer, Refusal):
+            refusal = refusal if refusal.reason.may_change else answer
+        elif best is None or answer.score > best.score:
+            best = answer
+    return best or refusal
+
+
+def in_flight(node: NodeGpus, pod: PodRef) -> tuple[Placement, ...]:
+    """Promises on this node that the kubelet has not handed out yet, other than this pod's own."""
+    return tuple(p for p in node.placements if p.stage is Stage.PROMISED and p.pod.uid != pod.uid)
+
+
+def _hopeless(node: NodeGpus, wants: tuple[Want, ...]) -> Refusal | None:
+    if not wants:
+        return Refusal(Reason.BAD_REQUEST, "the pod asks for no GPU")
+    if not node.gpus:
+        return Refusal(Reason.NO_GPUS)
+    if not any(g.healthy for g in node.gpus):
+        return Refusal(Reason.UNHEALTHY)
+    return next((r for w in wants if (r := _never(node, w))), None)
+
+
+def _never(node: NodeGpus, want: Want) -> Refusal | None:
+    """Refusals that no waiting changes: nothing here could ever be that large."""
+    if want.mode is Mode.WHOLE and want.amount > len(node.gpus):
+        return Refusal(Reason.TOO_MANY_GPUS, f"{want.amount} asked, {len(node.gpus)} here")
+    if want.mode is Mode.SLICED and not any(g.model.profile(want.profile) for g in node.gpus):
+        return Refusal(Reason.NO_SUCH_PROFILE, want.profile)
+    return None
+
+
+def _seat_want(
+    node: NodeGpus, pod: PodRef, shares: tuple[Share, ...], want: Want, scoring: Scoring
+) -> tuple[tuple[Share, ...], float] | Refusal:
+    """The best shares for one want beside those already chosen for this pod."""
+    ranked = sorted(
+        ((score(node, node.by_uuid[s.gpu], s, scoring), s) for s in _candidates(node, want, shares)),
+        key=lambda c: (-c[0], node.by_uuid[c[1].gpu].index, c[1].slice.start if c[1].slice else 0),
+    )
+    needed = 1 if want.mode is Mode.SHARED else want.amount
+    if len(ranked) < needed:
+        return _refusal(node, want)
+    if want.mode is Mode.SHARED:
+        ranked = [c for c in ranked if not _collides(node, pod, c[1])]
+        if not ranked:
+            return Refusal(Reason.IN_FLIGHT)
+    chosen = ranked[:needed]
+    return tuple(s for _, s in chosen), sum(p for p, _ in chosen) / needed
+
+
+def _candidates(node: NodeGpus, want: Want, shares: tuple[Share, ...]) -> Iterator[Share]:
+    for gpu in node.gpus:
+        if not gpu.takes_pods or gpu.mode is not want.mode:
+            continue
+        mine = [s for s in shares if s.gpu == gpu.uuid]
+        if want.mode is Mode.SHARED:
+            if node.free_units(gpu) - sum(s.units for s in mine) >= want.amount:
+                yield Share(gpu.uuid, units=want.amount)
+        elif want.mode is Mode.SLICED:
+            for piece in node.free_slices(gpu):
+                if piece.profile.name == want.profile and all(s.slice != piece for s in mine):
+                    yield Share(gpu.uuid, piece)
+        elif not node.use(gpu).whole and not mine:
+            yield Share(gpu.uuid)
+
+
+def _refusal(node: NodeGpus, want: Want) -> Refusal:
+    usable = [g for g in node.gpus if g.healthy]
+    if any(g.closed and g.mode is want.mode for g in usable) or (
+        want.mode is Mode.SLICED and any(s.profile.name == want.profile for g in usable for s in g.held)
+    ):
+        return Refusal(Reason.HELD)
+    if want.mode is Mode.WHOLE:
+        return Refusal(Reason.NO_WHOLE_FREE)
+    if want.mode is Mode.SLICED:
+        return Refusal(Reason.NO_SLICE_FREE, want.profile)
+    shared = [g for g in usable if g.mode is Mode.SHARED]
+    if not shared:
+        return Refusal(Reason.NO_SHARED_GPU)
+    if want.amount > max(g.units for g in shared):
+        return Refusal(Reason.TOO_MANY_UNITS, f"{want.amount} asked")
+    return Refusal(Reason.NO_UNITS_TOGETHER)
+
+
+def _collides(node: NodeGpus, pod: PodRef, share: Share) -> bool:
+    """Another promise in flight for other units on another GPU: the kubelet could mix the two up.
+
+    It hands out devices without saying for which pod, so two such promises never travel together.
+    """
+    return any(
+        other.units and other.gpu != share.gpu and other.units != share.units
+        for promise in in_flight(node, pod)
+        for other in promise.shares
+    )
+
+
+def _retry_shared(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Fit | None:
+    """Several containers with shares: the best GPU for the first may leave no room for the next, so try all."""
+    shared = [w for w in request.wants if w.mode is Mode.SHARED]
+    if len(shared) < 2:
+        return None
+    rest = tuple(w for w in request.wants if w.mode is not Mode.SHARED)
+    base: tuple[Share, ...] = ()
+    if rest:
+        fit = place(node, replace(request, wants=rest), scoring)
+        if isinstance(fit, Refusal):
+            return None
+        base = fit.placement.shares
+    found = _search(node, request.pod, base, tuple(sorted(shared, key=lambda w: -w.amount)))
+    if found is None:
+        return None
+    total = sum(score(node, node.by_uuid[s.gpu], s, scoring) for s in found)
+    return Fit(Placement(request.pod, node.name, found, Stage.PROMISED, scoring.now), total / len(found))
+
+
+def _search(
+    node: NodeGpus, pod: PodRef, shares: tuple[Share, ...], wants: tuple[Want, ...]
+) -> tuple[Share, ...] | None:
+    if not wants:
+        return shares
+    for share in _candidates(node, wants[0], shares):
+        if not _collides(node, pod, share) and (found := _search(node, pod, (*shares, share), wants[1:])):
+            return found
+    return None

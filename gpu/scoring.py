@@ -1,0 +1,116 @@
+"""How good a place is: one small function per wish of the operator, in a closed table.
+
+A score is a number between 0 and 1, higher is better; equal scores are settled by the name of the node.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from gpu.layout import Layout, openings
+from gpu.node import Gpu, Mode, NodeGpus, Share
+from gpu.profiles import GpuModel, MigProfile
+
+# The sizes of shared requests that count as likely, as parts of a GPU: the FGD measure (Weng et al., "Beware of
+# Fragmentation", USENIX ATC 2023) sums over the workload's task classes; until a cluster's own mix is known the
+# classes are the sizes that MIG profiles come in.
+LIKELY_PARTS = (0.125, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Which scorer, and what it needs to know of the moment. Times in seconds."""
+
+    scorer: str = "least_stranded"
+    now: float = 0.0
+    stale_after: float = 30.0
+
+
+def least_stranded(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
+    """Small rise in capacity that no likely request could use, then packed tightly."""
+    return 0.9 * (1.0 - _rise(node, gpu, share)) + 0.1 * pack(node, gpu, share, scoring)
+
+
+def pack(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
+    """Fullest GPU first, on the node with the least left."""
+    return 0.7 * _fullness(node, gpu) + 0.3 * node_fullness(node)
+
+
+def spread(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
+    """Emptiest GPU first, on the node with the most left."""
+    return 1.0 - pack(node, gpu, share, scoring)
+
+
+def most_idle(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
+    """Lowest measured activity first. What has not been measured lately counts as busy."""
+    activity = gpu.activity
+    if activity is None or scoring.now - activity.at > scoring.stale_after:
+        return 0.0
+    return 1.0 - min(1.0, max(0.0, activity.busy))
+
+
+Scorer = Callable[[NodeGpus, Gpu, Share, Scoring], float]
+
+SCORERS: dict[str, Scorer] = {
+    "least_stranded": least_stranded,
+    "pack": pack,
+    "spread": spread,
+    "most_idle": most_idle,
+}
+
+
+def score(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
+    return SCORERS[scoring.scorer](node, gpu, share, scoring)
+
+
+def good_until(node: NodeGpus, scoring: Scoring) -> float:
+    """When the scores of this node change though nothing is written: a reading of it grows stale. Epoch seconds."""
+    if scoring.scorer != "most_idle":
+        return float("inf")
+    ends = (g.activity.at + scoring.stale_after for g in node.gpus if g.activity)
+    return min((end for end in ends if end >= scoring.now), default=float("inf"))
+
+
+def node_fullness(node: NodeGpus) -> float:
+    return sum(_fullness(node, g) for g in node.gpus) / len(node.gpus) if node.gpus else 1.0
+
+
+def _fullness(node: NodeGpus, gpu: Gpu) -> float:
+    use = node.use(gpu)
+    if use.whole:
+        return 1.0
+    if use.units:
+        return min(1.0, use.units / max(1, gpu.units))
+    return min(1.0, sum(s.profile.size for s in use.slices) / max(1, gpu.model.axis))
+
+
+def _rise(node: NodeGpus, gpu: Gpu, share: Share) -> float:
+    """How much of the GPU's usefulness is lost beyond what the share itself takes, between 0 and 1."""
+    use = node.use(gpu)
+    if gpu.mode is Mode.SHARED:
+        free = (gpu.units - use.units) / gpu.units
+        return min(1.0, max(0.0, _stranded(free - share.units / gpu.units) - _stranded(free)))
+    if share.slice is not None:
+        taken = tuple(sorted(use.slices, key=lambda s: s.start))
+        after = tuple(sorted({*use.slices, share.slice}, key=lambda s: s.start))
+        return max(0.0, _usefulness(taken, gpu.model) - _usefulness(after, gpu.model))
+    return 0.0
+
+
+def _stranded(free: float) -> float:
+    """Expected part of `free` (of one GPU) that a request of a likely size could not use."""
+    return sum(free for part in LIKELY_PARTS if free < part - 1e-9) / len(LIKELY_PARTS)
+
+
+@cache
+def _usefulness(taken: Layout, model: GpuModel) -> float:
+    """Mean over the profiles of the part of the GPU that more slices of it could still take, between 0 and 1."""
+    return sum(_room(taken, p) / model.axis for p in model.profiles) / max(1, len(model.profiles))
+
+
+def _room(taken: Layout, profile: MigProfile) -> int:
+    room, layout = 0, taken
+    while left := openings(layout, profile):
+        layout = (*layout, left[0])
+        room += profile.size
+    return room

@@ -8,7 +8,7 @@ import copy
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -35,12 +35,15 @@ class Address:
     name: str = ""
 
 
+_Change = tuple[int, str, Object]
+
+
 @dataclass
 class _History:
     """Events of one kind in order of version; `floor` is the oldest version a watch may still start from."""
 
     floor: int = 0
-    events: list[tuple[int, str, Object]] = field(default_factory=list)
+    events: list[_Change] = field(default_factory=list)
 
 
 class Store:
@@ -220,7 +223,7 @@ class Store:
     def _history(self, at: Address) -> _History:
         return self._histories.setdefault((at.api, at.plural), _History())
 
-    def _after(self, at: Address, since: int) -> list[tuple[int, str, Object]]:
+    def _after(self, at: Address, since: int) -> Sequence[_Change]:
         history = self._history(at)
         if since < history.floor:
             raise Failure(410, "Expired", f"too old resource version: {since} ({history.floor})")

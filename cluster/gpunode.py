@@ -7,6 +7,7 @@ patch of one GPU leaves the others alone. Reading tolerates rubbish: what cannot
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from cluster import names
@@ -212,14 +213,21 @@ def _slices_out(gpu: Gpu) -> dict[str, Any]:
     return {"slices": {str(piece): {} for piece in gpu.layout}}
 
 
+@lru_cache(maxsize=256)
+def _one(model: GpuModel) -> GpuModel:
+    """The same object for equal tables: thousands of nodes carry a few models, and comparing these is then free."""
+    return model
+
+
 def _model_in(key: str, raw: Object) -> GpuModel:
-    return GpuModel(
+    model = GpuModel(
         key=key,
         memory_mib=int(raw["memoryMib"]),
         axis=int(raw["axis"]),
         profiles=tuple(_profile_in(p) for p in raw.get("profiles") or ()),
         needs_reset=bool(raw.get("needsReset", False)),
     )
+    return _one(model)
 
 
 def _model_out(model: GpuModel) -> dict[str, Any]:

@@ -21,6 +21,10 @@ class Slice:
         if self.start not in self.profile.starts:
             raise ValueError(f"{self.profile.name} cannot start at {self.start}, only at {self.profile.starts}")
 
+    def __hash__(self) -> int:
+        # Sets of slices are at the heart of every decision; the generated hash would walk the whole profile.
+        return hash((self.profile.name, self.start))
+
     @property
     def mask(self) -> int:
         return ((1 << self.profile.size) - 1) << self.start

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from gpu.layout import Layout, Slice, openings
+from gpu.layout import Layout, Slice, occupied, openings
 from gpu.profiles import GpuModel, MigProfile
 
 
@@ -112,6 +112,14 @@ class Use:
     def idle(self) -> bool:
         return not (self.whole or self.slices or self.units)
 
+    def only(self, mode: Mode) -> bool:
+        """Nothing is taken that belongs to another mode: such leftovers close the GPU until they are gone."""
+        return not (
+            (self.whole and mode is not Mode.WHOLE)
+            or (self.slices and mode is not Mode.SLICED)
+            or (self.units and mode is not Mode.SHARED)
+        )
+
 
 NOTHING = Use()
 
@@ -144,10 +152,23 @@ class NodeGpus:
     def use(self, gpu: Gpu) -> Use:
         return self._uses.get(gpu.uuid, NOTHING)
 
+    @cached_property
+    def fullness_of(self) -> dict[str, float]:
+        """How much of each GPU is taken, between 0 and 1, by UUID."""
+        return {g.uuid: _fullness(g, self.use(g)) for g in self.gpus}
+
+    @cached_property
+    def fullness(self) -> float:
+        """Mean over the GPUs; a node without any counts as full."""
+        return sum(self.fullness_of.values()) / len(self.gpus) if self.gpus else 1.0
+
     def free_slices(self, gpu: Gpu) -> Layout:
-        """Slices that are cut, open to new pods and held by nobody, by start."""
-        taken = self.use(gpu).slices
-        return tuple(s for s in gpu.layout if s not in taken and s not in gpu.held)
+        """Slices that are cut, open to new pods and held by nobody, by start.
+
+        A slice on whose place somebody holds one that is gone by now is not free either.
+        """
+        taken = occupied(self.use(gpu).slices)
+        return tuple(s for s in gpu.layout if not s.mask & taken and s not in gpu.held)
 
     def free_units(self, gpu: Gpu) -> int:
         return max(0, gpu.units - self.use(gpu).units) if gpu.mode is Mode.SHARED else 0
@@ -191,12 +212,20 @@ class Snapshot:
         return replace(self, nodes=tuple(node if n.name == node.name else n for n in self.nodes))
 
 
+def _fullness(gpu: Gpu, use: Use) -> float:
+    if use.whole:
+        return 1.0
+    if use.units:
+        return min(1.0, use.units / max(1, gpu.units))
+    return min(1.0, sum(s.profile.size for s in use.slices) / max(1, gpu.model.axis))
+
+
 def _plus(use: Use, share: Share) -> Use:
     if share.slice is not None:
-        return replace(use, slices=use.slices | {share.slice})
+        return Use(use.whole, use.slices | {share.slice}, use.units)
     if share.units:
-        return replace(use, units=use.units + share.units)
-    return replace(use, whole=use.whole + 1)
+        return Use(use.whole, use.slices, use.units + share.units)
+    return Use(use.whole + 1, use.slices, use.units)
 
 
 def _seated(node: NodeGpus) -> tuple[Placement, ...]:

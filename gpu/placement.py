@@ -85,6 +85,10 @@ class Refusal:
 
 Answer = Fit | Refusal
 
+_VISITS = 64
+"""Seats tried for a pod with several shared containers: all of them on three GPUs for three containers. Whoever
+writes a pod with many odd containers must not be able to stall the scheduler; past the bound the node refuses."""
+
 
 def place(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Answer:
     """The best placement of this pod on this node, or why there is none."""
@@ -139,9 +143,13 @@ def best_of(nodes: Iterable[NodeGpus], request: PodRequest, scoring: Scoring) ->
     return best or refusal
 
 
-def in_flight(node: NodeGpus, pod: PodRef) -> tuple[Placement, ...]:
-    """Promises on this node that the kubelet has not handed out yet, other than this pod's own."""
-    return tuple(p for p in node.placements if p.stage is Stage.PROMISED and p.pod.uid != pod.uid)
+def in_flight(node: NodeGpus, pod: PodRef, scoring: Scoring) -> tuple[Placement, ...]:
+    """Promises on this node that the kubelet is still to hand out, other than this pod's own."""
+    return tuple(
+        p
+        for p in node.placements
+        if p.stage is Stage.PROMISED and p.pod.uid != pod.uid and scoring.now < p.at + scoring.promise_seconds
+    )
 
 
 def _hopeless(node: NodeGpus, wants: tuple[Want, ...]) -> Refusal | None:
@@ -151,13 +159,14 @@ def _hopeless(node: NodeGpus, wants: tuple[Want, ...]) -> Refusal | None:
         return Refusal(Reason.NO_GPUS)
     if not any(g.healthy for g in node.gpus):
         return Refusal(Reason.UNHEALTHY)
+    whole = sum(w.amount for w in wants if w.mode is Mode.WHOLE)
+    if whole > len(node.gpus):
+        return Refusal(Reason.TOO_MANY_GPUS, f"{whole} asked, {len(node.gpus)} here")
     return next((r for w in wants if (r := _never(node, w))), None)
 
 
 def _never(node: NodeGpus, want: Want) -> Refusal | None:
     """Refusals that no waiting changes: nothing here could ever be that large."""
-    if want.mode is Mode.WHOLE and want.amount > len(node.gpus):
-        return Refusal(Reason.TOO_MANY_GPUS, f"{want.amount} asked, {len(node.gpus)} here")
     if want.mode is Mode.SLICED and not any(g.model.profile(want.profile) for g in node.gpus):
         return Refusal(Reason.NO_SUCH_PROFILE, want.profile)
     return None
@@ -175,7 +184,7 @@ def _seat_want(
     if len(ranked) < needed:
         return _refusal(node, want)
     if want.mode is Mode.SHARED:
-        ranked = [c for c in ranked if not _collides(node, pod, c[1])]
+        ranked = [c for c in ranked if not _collides(node, pod, c[1], scoring)]
         if not ranked:
             return Refusal(Reason.IN_FLIGHT)
     chosen = ranked[:needed]
@@ -184,7 +193,7 @@ def _seat_want(
 
 def _candidates(node: NodeGpus, want: Want, shares: tuple[Share, ...]) -> Iterator[Share]:
     for gpu in node.gpus:
-        if not gpu.takes_pods or gpu.mode is not want.mode:
+        if not gpu.takes_pods or gpu.mode is not want.mode or not node.use(gpu).only(gpu.mode):
             continue
         mine = [s for s in shares if s.gpu == gpu.uuid]
         if want.mode is Mode.SHARED:
@@ -216,14 +225,14 @@ def _refusal(node: NodeGpus, want: Want) -> Refusal:
     return Refusal(Reason.NO_UNITS_TOGETHER)
 
 
-def _collides(node: NodeGpus, pod: PodRef, share: Share) -> bool:
+def _collides(node: NodeGpus, pod: PodRef, share: Share, scoring: Scoring) -> bool:
     """Another promise in flight for other units on another GPU: the kubelet could mix the two up.
 
     It hands out devices without saying for which pod, so two such promises never travel together.
     """
     return any(
         other.units and other.gpu != share.gpu and other.units != share.units
-        for promise in in_flight(node, pod)
+        for promise in in_flight(node, pod, scoring)
         for other in promise.shares
     )
 
@@ -240,7 +249,8 @@ def _retry_shared(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Fit 
         if isinstance(fit, Refusal):
             return None
         base = fit.placement.shares
-    found = _search(node, request.pod, base, tuple(sorted(shared, key=lambda w: -w.amount)))
+    wants = tuple(sorted(shared, key=lambda w: -w.amount))
+    found = _search(node, request.pod, base, wants, scoring, budget=[_VISITS])
     if found is None:
         return None
     total = sum(score(node, node.by_uuid[s.gpu], s, scoring) for s in found)
@@ -248,11 +258,25 @@ def _retry_shared(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Fit 
 
 
 def _search(
-    node: NodeGpus, pod: PodRef, shares: tuple[Share, ...], wants: tuple[Want, ...]
+    node: NodeGpus,
+    pod: PodRef,
+    shares: tuple[Share, ...],
+    wants: tuple[Want, ...],
+    scoring: Scoring,
+    *,
+    budget: list[int],
 ) -> tuple[Share, ...] | None:
+    """Largest want first, tightest GPU first, stepping back while the budget lasts."""
     if not wants:
         return shares
-    for share in _candidates(node, wants[0], shares):
-        if not _collides(node, pod, share) and (found := _search(node, pod, (*shares, share), wants[1:])):
+    for share in sorted(_candidates(node, wants[0], shares), key=lambda s: _left(node, s, shares)):
+        if _collides(node, pod, share, scoring) or budget[0] <= 0:
+            continue
+        budget[0] -= 1
+        if found := _search(node, pod, (*shares, share), wants[1:], scoring, budget=budget):
             return found
     return None
+
+
+def _left(node: NodeGpus, share: Share, shares: tuple[Share, ...]) -> int:
+    return node.free_units(node.by_uuid[share.gpu]) - sum(s.units for s in shares if s.gpu == share.gpu)

@@ -38,6 +38,9 @@ class MigProfile:
         if min(self.starts) < 0 or list(self.starts) != sorted(set(self.starts)):
             raise ValueError(f"profile {self.name}: starts must be distinct, ascending and not negative")
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.profile_id))  # cheap and as good: equal profiles have equal names
+
     @property
     def media(self) -> Media:
         if self.name.endswith("+me.all"):
@@ -66,6 +69,9 @@ class GpuModel:
         for profile in self.profiles:
             if profile.starts[-1] + profile.size > self.axis:
                 raise ValueError(f"model {self.key}: profile {profile.name} reaches past the axis of {self.axis}")
+
+    def __hash__(self) -> int:
+        return hash(self.key)  # cheap and as good: equal models have equal keys
 
     def profile(self, name: str) -> MigProfile | None:
         return next((p for p in self.profiles if p.name == name), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpu.layout import Layout, openings
-from gpu.node import Gpu, Mode, NodeGpus, Share
+from gpu.node import Gpu, Mode, NodeGpus, Share, Stage
 from gpu.profiles import GpuModel, MigProfile
 
 # The sizes of shared requests that count as likely, as parts of a GPU: the FGD measure (Weng et al., "Beware of
@@ -19,11 +19,16 @@ LIKELY_PARTS = (0.125, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Which scorer, and what it needs to know of the moment. Times in seconds."""
+    """Which scorer, and what it needs to know of the moment. Times in seconds, `now` since the epoch.
+
+    A reading counts from `stale_after` before its time (a node's clock may be ahead) until `stale_after` past it.
+    A promise is in flight for `promise_seconds`; after that it is taken for lost and delays nobody.
+    """
 
     scorer: str = "least_stranded"
     now: float = 0.0
     stale_after: float = 30.0
+    promise_seconds: float = 300.0
 
 
 def least_stranded(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
@@ -33,7 +38,7 @@ def least_stranded(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> 
 
 def pack(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
     """Fullest GPU first, on the node with the least left."""
-    return 0.7 * _fullness(node, gpu) + 0.3 * node_fullness(node)
+    return 0.7 * node.fullness_of[gpu.uuid] + 0.3 * node.fullness
 
 
 def spread(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
@@ -44,7 +49,7 @@ def spread(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
 def most_idle(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
     """Lowest measured activity first. What has not been measured lately counts as busy."""
     activity = gpu.activity
-    if activity is None or scoring.now - activity.at > scoring.stale_after:
+    if activity is None or not activity.at - scoring.stale_after <= scoring.now < activity.at + scoring.stale_after:
         return 0.0
     return 1.0 - min(1.0, max(0.0, activity.busy))
 
@@ -64,24 +69,16 @@ def score(node: NodeGpus, gpu: Gpu, share: Share, scoring: Scoring) -> float:
 
 
 def good_until(node: NodeGpus, scoring: Scoring) -> float:
-    """When the scores of this node change though nothing is written: a reading of it grows stale. Epoch seconds."""
-    if scoring.scorer != "most_idle":
-        return float("inf")
-    ends = (g.activity.at + scoring.stale_after for g in node.gpus if g.activity)
-    return min((end for end in ends if end >= scoring.now), default=float("inf"))
+    """The next moment, in epoch seconds, at which an answer of this node changes though nothing is written.
 
-
-def node_fullness(node: NodeGpus) -> float:
-    return sum(_fullness(node, g) for g in node.gpus) / len(node.gpus) if node.gpus else 1.0
-
-
-def _fullness(node: NodeGpus, gpu: Gpu) -> float:
-    use = node.use(gpu)
-    if use.whole:
-        return 1.0
-    if use.units:
-        return min(1.0, use.units / max(1, gpu.units))
-    return min(1.0, sum(s.profile.size for s in use.slices) / max(1, gpu.model.axis))
+    A reading begins or ceases to count, or a promise ceases to be in flight. Up to that moment, and not at it,
+    what was decided at `scoring.now` stands.
+    """
+    moments = [p.at + scoring.promise_seconds for p in node.placements if p.stage is Stage.PROMISED]
+    if scoring.scorer == "most_idle":
+        readings = [g.activity.at for g in node.gpus if g.activity]
+        moments += [at + away for at in readings for away in (-scoring.stale_after, scoring.stale_after)]
+    return min((moment for moment in moments if moment > scoring.now), default=float("inf"))
 
 
 def _rise(node: NodeGpus, gpu: Gpu, share: Share) -> float:

@@ -35,9 +35,7 @@ def parser(only: str = "") -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        sub = commands.add_parser(
-            name, help=command.summary, description=command.summary, formatter_class=_Formatter
-        )
+        sub = commands.add_parser(name, help=command.summary, description=command.summary, formatter_class=_Formatter)
         if not only or name == only:
             import_module(command.module).add_flags(sub)
     return top

@@ -60,8 +60,8 @@ class Recutting(_Section):
     """When the planner may change what a GPU is."""
 
     enabled: bool = True
-    modes: frozenset[Mode] = Field(
-        frozenset(Mode), min_length=1, description="What a GPU may be turned into: whole, shared, sliced."
+    modes: tuple[Mode, ...] = Field(
+        tuple(Mode), min_length=1, description="What a GPU may be turned into: whole, shared, sliced."
     )
     patience_seconds: Seconds = Field(5.0, description="How long a pod waits before a GPU is re-cut for it.")
     cooldown_seconds: Seconds = Field(30.0, description="How long a re-cut GPU is left as it is.")

@@ -40,9 +40,7 @@ def outlook(
                 expected = _as_if(expected, gpu.uuid, shape, units)
         nodes.append(expected)
     future = replace(snapshot, nodes=tuple(nodes))
-    return Outlook(
-        future, frozenset(sorts["movable"]), frozenset(sorts["resting"]), frozenset(sorts["under_way"])
-    )
+    return Outlook(future, frozenset(sorts["movable"]), frozenset(sorts["resting"]), frozenset(sorts["under_way"]))
 
 
 def under_way(wanted: Wanted | None, recut: Recut | None) -> bool:

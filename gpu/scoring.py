@@ -90,7 +90,7 @@ def _rise(node: NodeGpus, gpu: Gpu, share: Share) -> float:
     if share.slice is not None:
         taken = tuple(sorted(use.slices, key=lambda s: s.start))
         after = tuple(sorted({*use.slices, share.slice}, key=lambda s: s.start))
-        return max(0.0, _usefulness(taken, gpu.model) - _usefulness(after, gpu.model))
+        return max(0.0, usefulness(taken, gpu.model) - usefulness(after, gpu.model))
     return 0.0
 
 
@@ -100,7 +100,7 @@ def _stranded(free: float) -> float:
 
 
 @cache
-def _usefulness(taken: Layout, model: GpuModel) -> float:
+def usefulness(taken: Layout, model: GpuModel) -> float:
     """Mean over the profiles of the part of the GPU that more slices of it could still take, between 0 and 1."""
     return sum(_room(taken, p) / model.axis for p in model.profiles) / max(1, len(model.profiles))
 

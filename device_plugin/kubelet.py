@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
+SETTLE_SECONDS = 1.0
+"""After registering, the kubelet needs a moment to open its stream; only later does none mean it has forgotten us."""
 RECEIVE_LIMIT = 16 * 2**20
 """Bytes; the limit that upstream's own tests of PodResources use."""
 
@@ -79,25 +81,24 @@ class Registrar:
         return f"not registered with the kubelet: {', '.join(missing)}" if missing else ""
 
     def _register_missing(self) -> None:
-        for resource in self._state.lists()[1]:
-            if resource not in self._plugins:
-                plugin = Plugin(
-                    resource, self._state, self._promises, self._directory, self._on_allocated, self._stream_ended
-                )
-                plugin.start()
-                self._plugins[resource] = plugin
-        for resource, plugin in self._plugins.items():
-            if not plugin.socket.exists():
-                # The kubelet has swept the directory: serve on a new socket before registering.
-                plugin.stop()
-                plugin = Plugin(
-                    resource, self._state, self._promises, self._directory, self._on_allocated, self._stream_ended
-                )
-                plugin.start()
-                self._plugins[resource] = plugin
+        for resource in {*self._state.lists()[1], *self._plugins}:
+            plugin = self._plugins.get(resource)
+            if plugin is None or not plugin.socket.exists():
+                # New, or the kubelet has swept the directory: serve on a socket before registering.
+                plugin = self._serve(resource)
+            elif not plugin.streams and self._clock.monotonic() - self._registered.get(resource, 0) > SETTLE_SECONDS:
                 self._forget(resource)
             if resource not in self._registered:
                 self._register(plugin)
+
+    def _serve(self, resource: str) -> Plugin:
+        if old := self._plugins.pop(resource, None):
+            old.stop()
+        self._forget(resource)
+        plugin = Plugin(resource, self._state, self._promises, self._directory, self._on_allocated, self.wake)
+        plugin.start()
+        self._plugins[resource] = plugin
+        return plugin
 
     def _register(self, plugin: Plugin) -> None:
         socket = self._directory / KUBELET_SOCKET
@@ -123,18 +124,14 @@ class Registrar:
             self._registered[plugin.resource] = self._clock.monotonic()
         log.info("registered %s", plugin.resource)
 
-    def _stream_ended(self, resource: str) -> None:
-        """The kubelet hung up on ListAndWatch: it is gone, or has forgotten this plugin. Register again."""
-        self._forget(resource)
-        self.wake()
-
     def _forget(self, resource: str) -> None:
         with self._lock:
             self._registered.pop(resource, None)
 
     def _wait(self, inotify: INotify) -> None:
         """Until the directory changes, somebody wakes us, or a while has passed (what failed is tried again)."""
-        timeout = 0.5 if self.ready() else 5.0
+        silent = self.ready() or not all(p.streams for p in self._plugins.values())
+        timeout = 0.5 if silent else 5.0
         readable, _, _ = select.select([inotify.fileno(), self._wake_reader], [], [], timeout)
         if self._wake_reader in readable:
             os.read(self._wake_reader, 4096)

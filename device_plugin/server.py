@@ -35,7 +35,7 @@ class Plugin(rpc.DevicePluginServicer):
         promises: Callable[[], tuple[Placement, ...]],
         directory: Path,
         on_allocated: Callable[[], None],
-        on_gone: Callable[[str], None],
+        on_gone: Callable[[], None],
     ) -> None:
         self.resource = resource
         # The process id makes the name unique: an old and a new instance never share a socket.
@@ -44,6 +44,8 @@ class Plugin(rpc.DevicePluginServicer):
         self._state, self._promises = state, promises
         self._on_allocated, self._on_gone = on_allocated, on_gone
         self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._streams = 0
         self._server: grpc.Server | None = None
 
     def start(self) -> None:
@@ -67,7 +69,8 @@ class Plugin(rpc.DevicePluginServicer):
 
     def ListAndWatch(self, request: Any, context: Any) -> Iterator[pb.ListAndWatchResponse]:  # noqa: N802
         """Full lists, one per change. When the kubelet hangs up, whoever registers is told."""
-        context.add_callback(lambda: self._on_gone(self.resource))
+        self._count_stream(1)
+        context.add_callback(lambda: self._count_stream(-1))
         sent: tuple[Device, ...] | None = None
         while not self._stop.is_set() and context.is_active():
             version, lists = self._state.lists()
@@ -77,6 +80,18 @@ class Plugin(rpc.DevicePluginServicer):
                 _count(self.resource, offered)
                 yield pb.ListAndWatchResponse(devices=[_device(d) for d in offered])
             self._state.wait(version, 5.0)
+
+    @property
+    def streams(self) -> int:
+        """How many ListAndWatch calls are open; none means that the kubelet does not know us."""
+        return self._streams
+
+    def _count_stream(self, step: int) -> None:
+        with self._lock:
+            self._streams += step
+        if step < 0:
+            self._state.wake()
+            self._on_gone()
 
     def GetPreferredAllocation(self, request: Any, context: Any) -> pb.PreferredAllocationResponse:  # noqa: N802
         promises, gpus = self._promises(), self._state.gpus()

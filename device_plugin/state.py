@@ -66,10 +66,10 @@ class NodeState:
                 self._health[uuid] = on_xid(self._health.get(uuid, Health()), event.code, now)
             self._put({u: self._with_health(g) for u, g in self._gpus.items()})
 
-    def recutting(self, uuids: frozenset[str]) -> None:
-        """These GPUs keep the shape they are advertised in until their re-cut says otherwise."""
+    def recutting(self, uuid: str, *, busy: bool) -> None:
+        """A GPU being re-cut keeps the shape it is advertised in until its re-cut says otherwise."""
         with self._changed:
-            self._busy = uuids
+            self._busy = self._busy | {uuid} if busy else self._busy - {uuid}
 
     def withhold(self, uuid: str, target: Shape) -> None:
         self._edit(uuid, lambda g: replace(g, withheld=g.lacking(target)))

@@ -62,7 +62,7 @@ class Plan:
 
 def propose(outlook: Outlook, demand: Demand, policy: Policy) -> Plan:
     """The best plan for this demand; without changes when none can help."""
-    terms = Terms(asked(demand.waiting), policy.recutting.modes, policy.sharing.units_per_gpu)
+    terms = Terms(asked(demand.waiting), frozenset(policy.recutting.modes), policy.sharing.units_per_gpu)
     budget = policy.recutting.max_gpus_at_once - len(outlook.under_way)
     if budget < 1 or not demand.waiting:
         return Plan()

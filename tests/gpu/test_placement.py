@@ -28,7 +28,9 @@ def test_what_fits_is_really_free_and_exactly_what_was_asked(
     assert 0 <= answer.score <= 1
     assert len(set(shares)) == len([s for s in shares if not s.units]) + len({s for s in shares if s.units})
     assert all(node.by_uuid[s.gpu].takes_pods and node.by_uuid[s.gpu].mode is s.mode for s in shares)
+    assert all(node.has_room(s) for s in shares)
     after = node.holding(answer.placement)
+    assert not any(after.has_room(s) for s in shares if not s.units)
     for gpu in node.gpus:
         mine = [s for s in shares if s.gpu == gpu.uuid]
         assert {s.slice for s in mine if s.slice} <= set(node.free_slices(gpu))

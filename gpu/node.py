@@ -177,6 +177,15 @@ class NodeGpus:
         """Starts where this profile could be cut beside what the GPU is cut into now."""
         return openings(gpu.layout, profile) if gpu.mode is Mode.SLICED else ()
 
+    def has_room(self, share: Share) -> bool:
+        """Whether exactly this share is free and open to pods."""
+        gpu = self.by_uuid.get(share.gpu)
+        if gpu is None or not gpu.takes_pods or gpu.mode is not share.mode or not self.use(gpu).only(gpu.mode):
+            return False
+        if share.slice is not None:
+            return share.slice in self.free_slices(gpu)
+        return share.units <= self.free_units(gpu) if share.units else self.use(gpu).idle
+
     def placement_of(self, uid: str) -> Placement | None:
         return next((p for p in self.placements if p.pod.uid == uid), None)
 

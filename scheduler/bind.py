@@ -47,7 +47,7 @@ class Binder:
             pod = self._pod(call)
             request = facts.read_request(pod)
         except NotFound:
-            return Outcome("refused", f"pod {call.namespace}/{call.name} does not exist any more")
+            return self._gone(call)
         except ApiError as error:
             return Outcome("failed", str(error))
         except facts.FactError as error:
@@ -71,13 +71,16 @@ class Binder:
         if isinstance(answer, Refusal):
             detail = f" ({answer.detail})" if answer.detail else ""
             return Outcome("refused", f"node {call.node}: {answer.reason.value}{detail}")
-        return self._write(call, {names.PROMISE: facts.write_shares(answer.placement.shares, now)})
+        promised = answer.placement
+        return self._write(call, {names.PROMISE: facts.write_shares(promised.shares, promised.at)})
 
     def _write(self, call: BindCall, annotations: dict[str, str]) -> Outcome:
         try:
             self._client.bind(call.namespace, call.name, call.uid, call.node, annotations)
         except (Conflict, Unreachable) as error:
             return self._after_doubt(call, error)
+        except NotFound:
+            return self._gone(call)
         except ApiError as error:
             self._promises.withdraw(call.uid, call.node)
             return Outcome("refused", str(error))
@@ -89,8 +92,7 @@ class Binder:
         try:
             pod = self._client.get(PODS, call.name, call.namespace)
         except NotFound:
-            self._promises.withdraw(call.uid, call.node)
-            return Outcome("refused", f"pod {call.namespace}/{call.name} does not exist any more")
+            return self._gone(call)
         except ApiError:
             return Outcome("failed", str(error))
         bound = facts.bound_node(pod) if facts.pod_ref(pod).uid == call.uid else ""
@@ -100,6 +102,10 @@ class Binder:
         if bound or isinstance(error, Conflict):
             self._promises.withdraw(call.uid, call.node)
         return Outcome("failed", str(error))
+
+    def _gone(self, call: BindCall) -> Outcome:
+        self._promises.withdraw(call.uid, call.node)
+        return Outcome("refused", f"pod {call.namespace}/{call.name} does not exist any more")
 
 
 def _settled(bound: str, wanted: str) -> Outcome:

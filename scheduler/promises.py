@@ -49,11 +49,18 @@ class Promises:
             return self._snapshot(besides)
 
     def make(self, pod: PodRef, node: str, choose: Callable[[NodeGpus], Answer], seconds: float) -> Answer:
-        """Let `choose` look at the newest books of that node and note what it finds, for so long at most."""
+        """Let `choose` look at the newest books of that node and note what it finds, for so long at most.
+
+        What this pod was promised there before stays its promise while it can: that Binding may have taken effect.
+        """
         with self._lock:
             nodes = self._snapshot(pod.uid).nodes
             at = _index(nodes, node)
-            answer = choose(nodes[at].without(pod.uid) if at is not None else NodeGpus(node))
+            books = nodes[at].without(pod.uid) if at is not None else NodeGpus(node)
+            before = self._made.get((pod.uid, node))
+            if before is not None and all(books.has_room(s) for s in before.placement.shares):
+                return Fit(before.placement, 1.0)
+            answer = choose(books)
             if isinstance(answer, Fit):
                 until, known = self._clock.monotonic() + seconds, self._cache.pod(pod.uid) is not None
                 self._made[pod.uid, node] = _Promise(answer.placement, until, known)

@@ -1,0 +1,97 @@
+"""CDI specs: which device nodes and variables a container gets for a device name.
+
+The spec of a GPU is pure; writing is atomic (a runtime never reads half a file), and files of GPUs that are gone are
+removed. One file per GPU, so that re-cutting one leaves the others' files alone.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from device_plugin.allocate import CDI_KIND
+from device_plugin.devices import NodeGpu
+from gpu.hardware import SeenSlice
+from gpu.node import Mode
+
+VERSION = "0.6.0"
+PREFIX = "fallow-"
+KEEP_OUT = "NVIDIA_VISIBLE_DEVICES=void"
+"""Keeps NVIDIA's environment hook out: what the container gets is what stands in the spec, nothing else."""
+
+CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+
+
+def gi_minor(gpu_minor: int, gi: int) -> int:
+    """Minor number of a GPU instance's access node: 3 + 9 * (15 * gpu + gi), the driver's own numbering
+    (/proc/driver/nvidia-caps/mig-minors)."""
+    return 3 + 9 * (15 * gpu_minor + gi)
+
+
+def ci_minor(gpu_minor: int, gi: int, ci: int) -> int:
+    return gi_minor(gpu_minor, gi) + 1 + ci
+
+
+def spec(gpu: NodeGpu, dev_root: str, exists: Callable[[str], bool]) -> dict[str, Any] | None:
+    """The CDI spec of one GPU, None when it offers nothing now (a spec without devices is invalid).
+
+    Nodes that do not exist are left out: naming one would fail every container.
+    """
+    parent = f"nvidia{gpu.seen.minor}"
+    if gpu.mode is Mode.SLICED:
+        named = {s.uuid: (parent, *_caps(gpu, s)) for s in gpu.slices if s.uuid and s.ci is not None}
+    else:
+        named = {gpu.uuid: (parent,)}
+    devices = [_device(name, paths, dev_root, exists) for name, paths in named.items()]
+    return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": devices} if devices else None
+
+
+def renew(directory: Path, gpus: Iterable[NodeGpu], dev_root: str) -> None:
+    """Write the specs of these GPUs and remove those of others that we once wrote. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted = {f"{PREFIX}{g.uuid}.json": spec(g, dev_root, os.path.exists) for g in gpus}
+    for name, content in wanted.items():
+        if content is not None:
+            _write(directory / name, json.dumps(content, indent=1))
+    for stale in directory.glob(f"{PREFIX}*.json"):
+        if wanted.get(stale.name) is None:
+            stale.unlink(missing_ok=True)
+
+
+def _caps(gpu: NodeGpu, piece: SeenSlice) -> Sequence[str]:
+    ci = piece.ci if piece.ci is not None else 0
+    minors = (gi_minor(gpu.seen.minor, piece.gi), ci_minor(gpu.seen.minor, piece.gi, ci))
+    return [f"nvidia-caps/nvidia-cap{n}" for n in minors]
+
+
+def _device(name: str, paths: Sequence[str], dev_root: str, exists: Callable[[str], bool]) -> dict[str, Any]:
+    edits: dict[str, Any] = {"env": [KEEP_OUT]}
+    if nodes := _nodes([*CONTROL, *paths], dev_root, exists):
+        edits["deviceNodes"] = nodes
+    return {"name": name, "containerEdits": edits}
+
+
+def _nodes(paths: Iterable[str], dev_root: str, exists: Callable[[str], bool]) -> list[dict[str, str]]:
+    nodes = []
+    for path in paths:
+        host = os.path.join(dev_root, path)
+        if exists(host):
+            nodes.append({"path": f"/dev/{path}", "hostPath": host, "permissions": "rw"})
+    return nodes
+
+
+def _write(path: Path, text: str) -> None:
+    """Leaves an equal file alone; otherwise replaces it in one step."""
+    with contextlib.suppress(OSError):
+        if path.read_text() == text:
+            return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".fallow-")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.chmod(name, 0o644)
+    os.replace(name, path)

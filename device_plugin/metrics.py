@@ -1,0 +1,21 @@
+"""What the device plugin counts."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+allocations = Counter(
+    "fallow_device_plugin_allocations_total", "Answers to the kubelet's Allocate", ["resource", "outcome"]
+)
+preferred = Counter(
+    "fallow_device_plugin_preferences_total", "Answers to GetPreferredAllocation, by what steered them", ["steered_by"]
+)
+registrations = Counter(
+    "fallow_device_plugin_registrations_total", "Registrations with the kubelet", ["resource", "outcome"]
+)
+allocate_seconds = Histogram(
+    "fallow_device_plugin_allocate_seconds",
+    "Time to answer Allocate",
+    buckets=(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0),
+)
+claims = Counter("fallow_device_plugin_claims_total", "Claims written on pods", ["outcome"])
+devices = Gauge("fallow_device_plugin_devices", "Devices advertised", ["resource", "health"])
+unhealthy = Gauge("fallow_device_plugin_unhealthy_gpus", "GPUs that are not trusted at present")

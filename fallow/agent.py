@@ -1,0 +1,237 @@
+"""`fallow agent`: device plugin, re-cutting and idle sampling of one node, in one process.
+
+One process, because an NVML session of ours in another would block a GPU reset, and because whoever cuts slices must
+be the one who advertises them. Order at start: look at the hardware and the GpuNode, adopt what is there, withhold what
+a re-cut under way takes away, and only then register with the kubelet.
+"""
+
+import argparse
+import logging
+import os
+import threading
+from importlib import import_module
+from pathlib import Path
+
+from cluster import process
+from cluster.cache import Cache
+from cluster.client import GPUNODES, NODES, PODS, Client
+from cluster.clock import Clock, SystemClock
+from cluster.errors import ApiError
+from cluster.events import Events
+from cluster.watch import Watcher
+from device_plugin import cdi
+from device_plugin.claims import Held
+from device_plugin.kubelet import PodResources, Registrar
+from device_plugin.publish import Publisher, may_take
+from device_plugin.state import NodeState
+from fallow.hands import Hands, Parts
+from gpu.hardware import GpuFault, Hardware
+from gpu.node import Mode, Placement, Stage
+from gpu.recut import Phase
+from idle.publish import IdlePublisher
+from idle.sample import sample
+from mig_manager.agent import NodeLoop
+from policies import load
+from policies.load import Policies
+
+log = logging.getLogger(__name__)
+
+CLAIM_SECONDS = 1.0
+"""The kubelet's PodResources is to be asked at most once a second in a steady state (its limit is 10 at once)."""
+LOOK_SECONDS = 5.0
+"""Between two looks at the hardware when nothing happens."""
+STEP_SECONDS = 0.5
+HARDWARE = {"nvml": "gpu.nvml", "fake": "gpu.fake"}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    process.add_flags(parser, 9402)
+    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME", ""), help="this node; default: $NODE_NAME")
+    parser.add_argument("--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory")
+    parser.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="where CDI specs are written")
+    parser.add_argument("--dev-root", default="/dev", help="where the device nodes of the host are")
+    parser.add_argument("--hardware", default="nvml", choices=sorted(HARDWARE), help="nvml, or the double in Python")
+    parser.add_argument("--fake-state", type=Path, default=None, help="state file of the double (--hardware fake)")
+    parser.add_argument("--sample-seconds", type=float, default=1.0, help="between two readings of activity")
+
+
+def run(args: argparse.Namespace) -> int:
+    process.start_logging(args.log_level)
+    if not args.node_name:
+        log.error("--node-name is missing: give it, or set NODE_NAME (in a pod: from spec.nodeName)")
+        return 2
+    try:
+        hardware = open_hardware(args.hardware, args.fake_state)
+        client = Client.connect(args.kubeconfig or None)
+    except (GpuFault, ValueError, OSError) as error:
+        log.error("%s", error)
+        return 1
+    stop = process.stop_on_signals()
+    Agent(args, hardware, client, SystemClock()).run(stop)
+    return 0
+
+
+def open_hardware(kind: str, state: Path | None) -> Hardware:
+    """The hardware door. Raises GpuFault UNAVAILABLE without driver, ValueError when the double lacks its file."""
+    if kind == "fake" and state is None:
+        raise ValueError("--hardware fake needs --fake-state FILE")
+    # Only the chosen door is opened: a machine without pynvml's library can still run the double.
+    door = import_module(HARDWARE[kind])
+    hardware: Hardware = door.NvmlHardware() if kind == "nvml" else door.FakeHardware(state)
+    return hardware
+
+
+class Agent:
+    """The wired parts of one node."""
+
+    def __init__(self, args: argparse.Namespace, hardware: Hardware, client: Client, clock: Clock) -> None:
+        self._args, self._hardware, self._client, self._clock = args, hardware, client, clock
+        self._node: str = args.node_name
+        self._cache = Cache(clock)
+        self._policies = Policies()
+        self._events = Events(client, clock, "agent")
+        self._state = NodeState()
+        self._publishing = threading.Lock()
+        self._allocated = threading.Event()
+        self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
+        self._resources = PodResources(args.kubelet_dir)
+        self._registrar = Registrar(args.kubelet_dir, self._state, self._promises, self._allocated.set, clock)
+        self._hands = Hands(
+            Parts(self._node, hardware, self._state, self._cache, self._resources.held, self._publish, self._units)
+        )
+        self._loop = NodeLoop(self._node, client, self._cache, self._policies, self._hands, clock, self._events)
+        self._idle = IdlePublisher(self._node, client)
+
+    def run(self, stop: threading.Event) -> None:
+        ready = {"cache": self._cache.ready, "kubelet": self._registrar.ready, "inventory": self._unpublished}
+        health = process.HealthServer(self._args.metrics_address, ready).start()
+        self._watch()
+        self._start(stop)
+        every = (("recut", self._loop.tick, STEP_SECONDS), ("look", self._look, LOOK_SECONDS))
+        for name, tick, seconds in every:
+            process.spawn(name, lambda n=name, t=tick, s=seconds: process.forever(n, t, s, self._clock, stop))  # type: ignore[misc]
+        process.spawn(
+            "idle", lambda: process.forever("idle", self._sample, self._args.sample_seconds, self._clock, stop)
+        )
+        process.spawn("claims", lambda: self._follow_claims(stop))
+        process.spawn("events", lambda: process.forever("events", self._hear, 0.0, self._clock, stop))
+        registrar = process.spawn("kubelet", lambda: self._registrar.run(stop))
+        stop.wait()
+        self._registrar.wake()
+        registrar.join(timeout=5)
+        health.stop()
+        self._resources.close()
+        self._hardware.close()
+
+    def _watch(self) -> None:
+        mine = {"fieldSelector": f"metadata.name={self._node}"}
+        bound = {"fieldSelector": f"spec.nodeName={self._node}"}
+        for name, kind, selector in (("nodes", NODES, mine), ("gpunodes", GPUNODES, mine), ("pods", PODS, bound)):
+            Watcher(
+                self._client,
+                kind,
+                lambda event, obj, n=name: self._cache.take(n, event, obj),  # type: ignore[misc]
+                on_listed=lambda n=name: self._cache.listed(n),  # type: ignore[misc]
+                clock=self._clock,
+                **selector,
+            ).start()
+        load.follow(self._client, self._policies, self._events, self._args.namespace).start()
+
+    def _start(self, stop: threading.Event) -> None:
+        """Adopt what is there before anything is advertised. Waits for the API server as long as it takes."""
+        while not stop.is_set():
+            try:
+                facts = self._publisher.remembered()
+                break
+            except ApiError as error:
+                log.warning("waiting for the API server: %s", error)
+                self._clock.wait(1.0, stop)
+        else:
+            return
+        recuts = facts.recuts or {}
+        for uuid, recut in recuts.items():
+            self._state.recutting(uuid, busy=recut.phase is not Phase.DONE)
+        remembered = {g.uuid: g for g in facts.gpus}
+        self._state.take(self._hardware.gpus(), remembered, self._units(), self._clock.now())
+        for uuid, recut in recuts.items():
+            # In Hold a bound pod may still be on its way to what goes; later nobody is.
+            if not recut.phase.final and recut.phase is not Phase.HOLD:
+                self._state.withhold(uuid, recut.target)
+        self._try_publish()
+
+    def _look(self) -> str:
+        """Read the hardware again; follow the policy's units; publish what changed."""
+        self._state.take(self._hardware.gpus(), {}, self._units(), self._clock.now())
+        self._follow_units()
+        self._registrar.wake()
+        self._try_publish()
+        return ""
+
+    def _follow_units(self) -> None:
+        wanted = self._units()
+        stale = [g for g in self._state.gpus() if g.mode is Mode.SHARED and g.units != wanted]
+        if not stale:
+            return
+        held, placements = self._resources.held(), self._placements()
+        for gpu in stale:
+            if may_take(gpu, wanted, held, placements):
+                self._state.set_units(gpu.uuid, wanted)
+                log.info("GPU %s is now shared into %d units", gpu.uuid, wanted)
+
+    def _publish(self) -> None:
+        """Inventory and CDI specs, in the order in which a container needs them."""
+        with self._publishing:
+            cdi.renew(self._args.cdi_dir, self._state.gpus(), self._args.dev_root)
+            self._publisher.inventory()
+        self._registrar.wake()
+
+    def _try_publish(self) -> None:
+        try:
+            self._publish()
+        except ApiError as error:
+            log.warning("inventory not published: %s", error)
+        except OSError as error:
+            log.error("CDI specs not written to %s: %s", self._args.cdi_dir, error)
+
+    def _follow_claims(self, stop: threading.Event) -> None:
+        """After each Allocate, and whenever something changed here: compare what was given with what was promised."""
+        seen = 0
+        while not stop.is_set():
+            self._allocated.wait(CLAIM_SECONDS)
+            if not self._allocated.is_set() and self._cache.version == seen:
+                continue
+            self._allocated.clear()
+            seen = self._cache.version
+            try:
+                self._publisher.claims(self._resources.held())
+            except ConnectionError as error:
+                log.info("%s", error)
+            self._clock.wait(CLAIM_SECONDS, stop)
+
+    def _sample(self) -> str:
+        readings = sample(self._hardware, [g.uuid for g in self._state.gpus()], self._clock.now())
+        self._idle.publish(readings, self._policies.current.placing.stale_after_seconds)
+        return ""
+
+    def _hear(self) -> str:
+        for event in self._hardware.events(timeout_seconds=1.0):
+            log.warning("GPU %s: XID %d", event.gpu or "unknown", event.code)
+            self._state.take_event(event, self._clock.now())
+            self._try_publish()
+        return ""
+
+    def _placements(self) -> tuple[Placement, ...]:
+        node = self._cache.snapshot().by_name.get(self._node)
+        return node.seats if node else ()
+
+    def _promises(self) -> tuple[Placement, ...]:
+        return tuple(p for p in self._placements() if p.stage is Stage.PROMISED)
+
+    def _held(self) -> tuple[Held, ...]:
+        return self._resources.held()
+
+    def _units(self) -> int:
+        return self._policies.current.sharing.units_per_gpu
+
+    def _unpublished(self) -> str:
+        return "" if self._publisher.done else "the inventory has not been published yet"

@@ -1,0 +1,259 @@
+"""The double of the hardware door in Python: the same rules and faults as a driver, told to fail on request.
+
+Its GPUs live in one file that several processes share (an exclusive lock around every look and act), so a killed
+process leaves them as they were. For tests, and for the demonstration where no C compiler builds the NVML double.
+"""
+
+import copy
+import fcntl
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpu import catalogue
+from gpu.hardware import FaultKind, GpuFault, GpuProcess, HardwareEvent, Reading, SeenGpu, SeenSlice
+from gpu.layout import Slice, canonical, openings, parse_slice
+from gpu.profiles import GpuModel
+
+Raw = dict[str, Any]
+_NAMESPACE = uuid.UUID("6f0d2f3a-6d5e-5c8e-9d0a-5b1f6a3f0c11")
+
+
+def create(path: Path, keys: Iterable[str], seed: int = 0) -> None:
+    """A new machine with GPUs of these models (keys of the catalogue). The same seed gives the same UUIDs."""
+    gpus = {}
+    for index, key in enumerate(keys):
+        model = catalogue.model(key)
+        gpus[f"GPU-{uuid.uuid5(_NAMESPACE, f'{seed}/{index}/{key}')}"] = {
+            "index": index,
+            "model": model.key,
+            "mig": False,
+            "slices": [],
+            "busy": 0.0,
+            "memory_used_mib": 0,
+            "processes": [],
+            "lost": False,
+        }
+    path.write_text(json.dumps({"made": 0, "gpus": gpus, "events": [], "faults": []}))
+
+
+class FakeHardware:
+    """Implements gpu.hardware.Hardware over the state file. Raises ValueError when there is none."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such state file; make one with `gpu.fake.create`")
+        self._path = path
+
+    # What a driver does.
+
+    def gpus(self) -> tuple[SeenGpu, ...]:
+        with self._state("gpus") as state:
+            return tuple(sorted((_seen(u, g) for u, g in state["gpus"].items()), key=lambda g: g.index))
+
+    def read(self, gpu: str) -> SeenGpu:
+        with self._state("read") as state:
+            return _seen(gpu, self._gpu(state, gpu, "read", lost=True))
+
+    def set_mig(self, gpu: str, on: bool) -> None:
+        with self._state("set_mig") as state:
+            raw = self._gpu(state, gpu, "set_mig")
+            if raw["mig"] == on:
+                return
+            if not _model(raw).can_be_cut:
+                raise GpuFault(FaultKind.NOT_SUPPORTED, "set_mig", gpu)
+            if raw["processes"] or raw["slices"]:
+                raise GpuFault(FaultKind.IN_USE, "set_mig", gpu)
+            raw["mig"] = on
+
+    def cut(self, gpu: str, piece: Slice) -> SeenSlice:
+        with self._state("cut") as state:
+            raw = self._gpu(state, gpu, "cut")
+            found = next((s for s in raw["slices"] if s["slice"] == str(piece)), None)
+            if found is None:
+                standing = _layout(raw)
+                if not raw["mig"]:
+                    raise GpuFault(FaultKind.NOT_SUPPORTED, "cut", gpu)
+                if piece not in openings(standing, piece.profile):
+                    raise GpuFault(FaultKind.NO_ROOM, "cut", gpu)
+                found = {"slice": str(piece), "gi": _free_gi(raw), "ci": None, "uuid": None}
+                raw["slices"].append(found)
+            if found["uuid"] is None:
+                state["made"] += 1
+                made = uuid.uuid5(_NAMESPACE, f"{gpu}/{piece}/{state['made']}")
+                found.update(ci=0, uuid=f"MIG-{made}")
+            return _seen_slice(found, _model(raw))
+
+    def join(self, gpu: str, piece: Slice) -> None:
+        with self._state("join") as state:
+            raw = self._gpu(state, gpu, "join")
+            found = next((s for s in raw["slices"] if s["slice"] == str(piece)), None)
+            if found is None:
+                return
+            if any(p["gi"] == found["gi"] for p in raw["processes"]):
+                raise GpuFault(FaultKind.IN_USE, "join", gpu)
+            raw["slices"].remove(found)
+
+    def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        with self._state("processes") as state:
+            raw = self._gpu(state, gpu, "processes")
+            return tuple(GpuProcess(p["pid"], p["memory_mib"], p["gi"]) for p in raw["processes"])
+
+    def activity(self, gpu: str) -> Reading:
+        with self._state("activity") as state:
+            raw = self._gpu(state, gpu, "activity")
+            if raw["mig"]:
+                raise GpuFault(FaultKind.NOT_SUPPORTED, "activity", gpu)
+            return Reading(raw["busy"], raw["busy"], raw["memory_used_mib"], "double")
+
+    def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            with self._state("events") as state:
+                # Each process reads on from where it was; the file keeps the history.
+                fresh = state["events"][self._heard :]
+                self._heard = len(state["events"])
+            if fresh or time.monotonic() >= deadline:
+                return tuple(HardwareEvent(e["gpu"], e["code"], e["gi"]) for e in fresh)
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    # What a test does to it.
+
+    def set_busy(self, gpu: str, busy: float, memory_used_mib: int = 0) -> None:
+        self._edit(gpu, lambda raw: raw.update(busy=busy, memory_used_mib=memory_used_mib))
+
+    def add_process(self, gpu: str, pid: int, gi: int | None = None, memory_mib: int = 100) -> None:
+        entry = {"pid": pid, "memory_mib": memory_mib, "gi": gi}
+        self._edit(gpu, lambda raw: raw["processes"].append(entry))
+
+    def clear_processes(self, gpu: str) -> None:
+        self._edit(gpu, lambda raw: raw.update(processes=[]))
+
+    def lose(self, gpu: str, lost: bool = True) -> None:
+        self._edit(gpu, lambda raw: raw.update(lost=lost))
+
+    def halve(self, gpu: str, piece: Slice) -> None:
+        """Leave the slice without its compute instance, as a creation that was killed half way does."""
+
+        def edit(raw: Raw) -> None:
+            next(s for s in raw["slices"] if s["slice"] == str(piece)).update(ci=None, uuid=None)
+
+        self._edit(gpu, edit)
+
+    def xid(self, gpu: str, code: int, gi: int | None = None) -> None:
+        with self._state("") as state:
+            state["events"].append({"gpu": gpu, "code": code, "gi": gi})
+
+    def reboot(self) -> None:
+        """Slices are lost on every GPU, MIG mode on those that keep it in the driver (Hopper and newer)."""
+        with self._state("") as state:
+            for raw in state["gpus"].values():
+                raw["slices"], raw["processes"] = [], []
+                raw["mig"] = raw["mig"] and _model(raw).needs_reset
+
+    def fail(self, call: str, kind: FaultKind, times: int = 1) -> None:
+        """The next `times` calls of this name raise that fault before doing anything."""
+        self._fault({"call": call, "kind": kind.name, "times": times})
+
+    def hang(self, call: str, seconds: float) -> None:
+        self._fault({"call": call, "hang": seconds, "times": 1})
+
+    def kill(self, call: str, when: str) -> None:
+        """The next call of this name kills its process by SIGKILL, `before` or `after` it took effect."""
+        self._fault({"call": call, "kill": when, "times": 1})
+
+    def _fault(self, fault: Raw) -> None:
+        with self._state("") as state:
+            state["faults"].append(fault)
+
+    def _edit(self, gpu: str, edit: Callable[[Raw], None]) -> None:
+        with self._state("") as state:
+            edit(state["gpus"][gpu])
+
+    @contextmanager
+    def _state(self, call: str) -> Iterator[Raw]:
+        """The state under the lock; written back unless the call raised. `call` "" is a test's own."""
+        with open(self._path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            state = json.loads(file.read())
+            before = copy.deepcopy(state)
+            due = [f for f in state["faults"] if call and f["call"] == call][:1]
+            for fault in due:
+                fault["times"] -= 1
+                state["faults"] = [f for f in state["faults"] if f["times"] > 0]
+                self._save(state)
+                before = copy.deepcopy(state)
+                _strike(fault, before=True)
+            yield state
+            if state != before:
+                self._save(state)
+            for fault in due:
+                _strike(fault, before=False)
+
+    def _save(self, state: Raw) -> None:
+        """Replaced in one step under the lock: a killed process leaves the old state or the new one."""
+        data = json.dumps(state).encode()
+        with open(self._path, "r+b") as file:
+            file.write(data)
+            file.truncate()
+
+    def _gpu(self, state: Raw, gpu: str, call: str, *, lost: bool = False) -> Raw:
+        raw: Raw | None = state["gpus"].get(gpu)
+        if raw is None:
+            raise GpuFault(FaultKind.NOT_FOUND, call, gpu)
+        if raw["lost"] and not lost:
+            raise GpuFault(FaultKind.LOST, call, gpu)
+        return raw
+
+    _heard = 0
+
+
+def _strike(fault: Raw, *, before: bool) -> None:
+    if before and "kind" in fault:
+        raise GpuFault(FaultKind[fault["kind"]], fault["call"])
+    if before and "hang" in fault:
+        time.sleep(fault["hang"])
+    if fault.get("kill") == ("before" if before else "after"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _model(raw: Raw) -> GpuModel:
+    return catalogue.model(raw["model"])
+
+
+def _layout(raw: Raw) -> tuple[Slice, ...]:
+    return canonical(parse_slice(s["slice"], _model(raw)) for s in raw["slices"])
+
+
+def _free_gi(raw: Raw) -> int:
+    taken = {s["gi"] for s in raw["slices"]}
+    return next(n for n in range(1, 64) if n not in taken)
+
+
+def _seen_slice(raw: Raw, model: GpuModel) -> SeenSlice:
+    return SeenSlice(parse_slice(raw["slice"], model), raw["gi"], raw["ci"], raw["uuid"])
+
+
+def _seen(gpu: str, raw: Raw) -> SeenGpu:
+    model = _model(raw)
+    lost = raw["lost"]
+    return SeenGpu(
+        uuid=gpu,
+        index=raw["index"],
+        minor=raw["index"],
+        bus_id=f"00000000:{raw['index'] + 1:02X}:00.0",
+        name=model.key,
+        model=model,
+        mig=raw["mig"] and not lost,
+        slices=() if lost else tuple(_seen_slice(s, model) for s in raw["slices"]),
+        fault=FaultKind.LOST.value if lost else "",
+    )

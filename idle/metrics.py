@@ -1,0 +1,7 @@
+"""What the sampler measures, at its full rate."""
+
+from prometheus_client import Counter, Gauge
+
+busy = Gauge("fallow_idle_gpu_busy_ratio", "Measured share of time in which the GPU was busy", ["gpu", "source"])
+memory = Gauge("fallow_idle_gpu_memory_used_bytes", "Memory in use on the GPU", ["gpu"])
+failures = Counter("fallow_idle_sample_failures_total", "Readings that failed", ["gpu", "reason"])

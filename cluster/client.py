@@ -161,8 +161,9 @@ class Client:
         self._object("POST", PODS.path(namespace, name, "eviction"), eviction)
 
     def reachable(self) -> bool:
+        """The API server says that it is ready."""
         try:
-            self._send("GET", "/version")
+            self._send("GET", "/readyz")
         except ApiError:
             return False
         return True

@@ -24,7 +24,7 @@ KINDS = {"pods": PODS, "nodes": NODES, "gpunodes": GPUNODES}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_common_flags(parser, metrics_port=9402)
+    add_common_flags(parser, metrics_port=9403)
     parser.add_argument(
         "--identity", default="", help="name of this replica in the lease; empty: host name and process id"
     )

@@ -84,24 +84,29 @@ class NodeLoop:
         facts = self._cache.facts(self._node)
         if facts is None:
             return f"waiting for GpuNode {self._node} to be published"
-        wanted, recorded = facts.wanted or {}, facts.recuts or {}
+        recorded = facts.recuts or {}
         for uuid in (g.uuid for g in facts.gpus):
             if uuid in recorded:
                 # From then on our own memory is ahead of the watch: nobody else writes these records.
                 self._records.setdefault(uuid, recorded[uuid])
         here = [g for g in self._hands.gpus() if any(g == known.uuid for known in facts.gpus)]
-        said = self._lanes.run({gpu: self._job(gpu, wanted.get(gpu)) for gpu in here})
-        self._conditions.show(self._records)
+        said = self._lanes.run({gpu: self._job(gpu) for gpu in here})
+        self._conditions.show(dict(self._records))
         return "; ".join(f"{gpu}: {sentence}" for gpu, sentence in said.items() if sentence)
 
-    def _job(self, gpu: str, wanted: Wanted | None) -> Callable[[], str]:
-        return lambda: self._advance(gpu, wanted)
+    def _job(self, gpu: str) -> Callable[[], str]:
+        return lambda: self._advance(gpu)
 
-    def _advance(self, gpu: str, wanted: Wanted | None) -> str:
+    def _wanted(self, gpu: str) -> Wanted | None:
+        """The newest order; asked anew at each step, for a step may have hung for long."""
+        facts = self._cache.facts(self._node)
+        return (facts.wanted or {}).get(gpu) if facts else None
+
+    def _advance(self, gpu: str) -> str:
         """Steps of one GPU until it has to wait for something."""
         said = ""
         for _ in range(STEPS_AT_ONCE):
-            before = self._records.get(gpu)
+            before, wanted = self._records.get(gpu), self._wanted(gpu)
             seen = self._see(gpu, self._target(before, wanted))
             recut, act = next_step(before, wanted, seen, self._rules(), self._clock.now())
             if recut is not None and recut != before and not self._save(gpu, before, recut):

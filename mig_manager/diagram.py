@@ -57,8 +57,10 @@ def _records() -> Iterator[Recut | None]:
 
 
 def _sights() -> Iterator[Seen]:
-    flags = product((TARGET, BEFORE, OTHER), (TARGET, BEFORE), *[(True, False)] * 4, ("", "lost"))
-    for cut, advertised, held, coming, withheld, agrees, fault in flags:
+    flags = product((True, False), repeat=4)
+    for (held, coming, withheld, agrees), cut, advertised, fault in product(
+        flags, (TARGET, BEFORE, OTHER), (TARGET, BEFORE), ("", "lost")
+    ):
         yield Seen(
             mig=cut.mode is Mode.SLICED,
             layout=cut.layout,

@@ -71,12 +71,12 @@ class Terms:
 def standing(node: NodeGpus, gpu: Gpu, *, movable: bool) -> Standing | None:
     """None for a GPU that has nothing to give: closed, unhealthy, or used as a whole."""
     use = node.use(gpu)
-    if not gpu.takes_pods or use.whole:
+    if not gpu.takes_pods or use.whole or not use.only(gpu.mode):
         return None
     layout = gpu.layout if gpu.mode is Mode.SLICED else ()
     pinned = canonical(use.slices & frozenset(layout))
     # A slice in the books that the GPU does not have: the books are not of one mind, so nothing is changed.
-    sound = pinned == canonical(use.slices) and not (gpu.held or (gpu.mode is not Mode.SHARED and use.units))
+    sound = pinned == canonical(use.slices) and not gpu.held
     return Standing(gpu.model, Shape(gpu.mode, layout), pinned, node.free_units(gpu), use.idle, movable and sound)
 
 

@@ -73,6 +73,10 @@ class Planner:
         """One round; what it did in one sentence."""
         if why := self._not_now():
             return why
+        if not self._anybody_impatient():
+            metrics.waiting.set(0)
+            metrics.demand.clear()
+            return "nobody waits for a GPU to be re-cut"
         view = self._look()
         demand = view.demand
         _measure_demand(view, demand)
@@ -98,6 +102,11 @@ class Planner:
         if not self._policies.current.recutting.enabled:
             return "re-cutting is switched off by policy"
         return self._echo()
+
+    def _anybody_impatient(self) -> bool:
+        """Spares a large cluster the folding of all its books while nobody has waited long enough."""
+        patience, now = self._policies.current.recutting.patience_seconds, self._clock.now()
+        return any(now - request.since >= patience for request in self._cache.pending())
 
     def _echo(self) -> str:
         """Until the watch shows the last order, the books are from before it and would lead to a second one."""

@@ -24,6 +24,8 @@ from policies.model import Policy, Recutting
 from tests import builders
 
 GPU = "GPU-0"
+CALLS = frozenset({"read", "set_mig", "cut", "join", "processes"})
+ACTS = frozenset({"set_mig", "cut", "join"})
 NODE = "n1"
 DRAIN_SECONDS = 20.0
 
@@ -53,16 +55,18 @@ class World:
     fault_from: int = 0
     fault_until: int = 0
     fault: FaultKind = FaultKind.OTHER
+    faulty: frozenset[str] = CALLS
     key: str = builders.H100
 
     def __post_init__(self) -> None:
         self.model = builders.model(self.key)
         self.clock = ManualClock()
         self.began = self.clock.now()
-        self.moments = self.calls = 0
+        self.moments = self.calls = self.tried = 0
         self.mig = self.before.mode is Mode.SLICED
         self.slices: dict[Slice, bool] = dict.fromkeys(self.before.layout, True)
         self.advertised = self.before
+        self.hands: Hands | None = None
         self.shown: tuple[Shape, bool] = (self.before, False)
         self.cache = Cache(self.clock)
         self.object = builders.gpunode_object(NODE)
@@ -81,10 +85,10 @@ class World:
         if self.moments in self.deaths:
             raise Death
 
-    def _call(self) -> None:
+    def _call(self, name: str) -> None:
         self.calls += 1
-        if self.fault_from <= self.calls < self.fault_until:
-            raise GpuFault(self.fault, "test", GPU)
+        if self.fault_from <= self.calls < self.fault_until and name in self.faulty:
+            raise GpuFault(self.fault, name, GPU)
 
     @property
     def elapsed(self) -> float:
@@ -102,7 +106,7 @@ class World:
         return (self.read(GPU),)
 
     def read(self, gpu: str) -> SeenGpu:
-        self._call()
+        self._call("read")
         seen = tuple(
             SeenSlice(s, i, i if whole else None, f"MIG-{s}" if whole else None)
             for i, (s, whole) in enumerate(sorted(self.slices.items(), key=lambda item: item[0].start))
@@ -110,7 +114,7 @@ class World:
         return SeenGpu(GPU, 0, 0, "00000000:01:00.0", "test", self.model, self.mig, seen)
 
     def set_mig(self, gpu: str, on: bool) -> None:
-        self._call()
+        self._call("set_mig")
         assert not self.using(), "MIG mode switched under a user"
         assert not self.slices, "MIG mode switched while slices exist"
         self.moment()
@@ -118,7 +122,7 @@ class World:
         self.moment()
 
     def cut(self, gpu: str, piece: Slice) -> SeenSlice:
-        self._call()
+        self._call("cut")
         assert self.mig
         self.moment()
         if piece not in self.slices:
@@ -132,7 +136,7 @@ class World:
         return SeenSlice(piece, 0, 0, f"MIG-{piece}")
 
     def join(self, gpu: str, piece: Slice) -> None:
-        self._call()
+        self._call("join")
         assert all(p.what != piece for p in self.using()), f"{piece} destroyed under a user"
         self.moment()
         self.slices[piece] = False
@@ -141,7 +145,7 @@ class World:
         self.moment()
 
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        self._call()
+        self._call("processes")
         order = sorted(self.slices, key=lambda s: s.start)
         users = self.using()
         return tuple(GpuProcess(i, None, order.index(p.what) if p.what else None) for i, p in enumerate(users))
@@ -195,6 +199,7 @@ class Hands:
     def __init__(self, world: World) -> None:
         self.world = world
         self.out: Shape | None = None
+        world.hands = self
 
     def gpus(self) -> tuple[str, ...]:
         return (GPU,)
@@ -227,6 +232,7 @@ class Hands:
         self.world.moment()
 
     def apply(self, gpu: str, target: Shape) -> None:
+        self.world.tried += 1
         assert self.out is not None or self.world.advertised == target or not self._removed(target), "ids still out"
         apply.towards(self.world, gpu, target)
 

@@ -6,6 +6,7 @@ Done or Stuck.
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from gpu.layout import canonical, legal
 from gpu.node import Mode
 from gpu.recut import Phase, Recut, Shape, Wanted
 from tests.builders import layout
-from tests.walks.recut_world import GPU, Death, Pod, World, live, start
+from tests.walks.recut_world import ACTS, CALLS, GPU, Death, Pod, World, live, start
 
 ONE, TWO, THREE = layout("1g.10gb@6")[0], layout("2g.20gb@4")[0], layout("3g.40gb@0")[0]
 WHOLE, SHARED = Shape(Mode.WHOLE), Shape(Mode.SHARED)
@@ -56,6 +57,8 @@ def check_end(world: World, record: Recut) -> None:
         assert canonical(world.slices) == record.target.layout
         assert all(world.slices.values())
         assert world.mig == (record.target.mode is Mode.SLICED)
+        assert world.hands is not None
+        assert world.hands.out is None, "ids are withheld for ever"
     assert record.message
 
 
@@ -96,6 +99,19 @@ def _begun_by(walk: str, call: int) -> bool:
     return call > 1
 
 
+@pytest.mark.parametrize("walk", WALKS)
+def test_an_act_that_always_fails(walk: str) -> None:
+    """The driver answers, but will not cut, join or switch: back to the old layout if that can be had, else stuck."""
+    calm = WALKS[walk]()
+    live(calm)
+    for call, acts in product(range(1, calm.calls + 1), [*({a} for a in sorted(ACTS)), ACTS]):
+        world = replace(WALKS[walk](), fault_from=call, fault_until=10**9, faulty=frozenset(acts))
+        record = live(world)
+        check_end(world, record)
+        if record.phase is Phase.STUCK or record.rolling_back:
+            assert world.tried <= 2 * 3 + 1, "each layout is tried as often as policy says"
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     walk=st.sampled_from(sorted(WALKS)),
@@ -103,11 +119,14 @@ def _begun_by(walk: str, call: int) -> bool:
     fault_from=st.integers(1, 60),
     calls=st.integers(0, 25),
     kind=st.sampled_from(list(FaultKind)),
+    faulty=st.sampled_from([CALLS, ACTS, frozenset({"cut"}), frozenset({"join"})]),
 )
 def test_deaths_and_faults_together(
-    walk: str, deaths: frozenset[int], fault_from: int, calls: int, kind: FaultKind
+    walk: str, deaths: frozenset[int], fault_from: int, calls: int, kind: FaultKind, faulty: frozenset[str]
 ) -> None:
-    world = replace(WALKS[walk](), deaths=deaths, fault=kind, fault_from=fault_from, fault_until=fault_from + calls)
+    world = replace(
+        WALKS[walk](), deaths=deaths, fault=kind, fault_from=fault_from, fault_until=fault_from + calls, faulty=faulty
+    )
     check_end(world, live(world))
 
 

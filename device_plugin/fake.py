@@ -55,8 +55,7 @@ class FakeKubelet:
     def start(self, labels: dict[str, str] | None = None) -> "FakeKubelet":
         self._register_node(labels or {})
         self._serve()
-        selector = {"fieldSelector": f"spec.nodeName={self.node}"}
-        Watcher(self._client, PODS, self._take, **selector).start()
+        Watcher(self._client, PODS, self._take, fieldSelector=f"spec.nodeName={self.node}").start()
         threading.Thread(target=self._run, name=f"kubelet-{self.node}", daemon=True).start()
         return self
 

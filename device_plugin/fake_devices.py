@@ -130,7 +130,7 @@ class Devices(rpc.RegistrationServicer, resources_rpc.PodResourcesListerServicer
         available = [i for i in healthy if i not in taken]
         if endpoint is None or not healthy:
             raise AdmissionError(
-                f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {resource}, which is unexpected"
+                f"Allocate failed due to no healthy devices present for {resource}, which is unexpected"
             )
         if len(available) < number:
             raise AdmissionError(

@@ -81,7 +81,7 @@ def apply(recut: Recut, at: Moment) -> Step:
 
 
 def verify(recut: Recut, at: Moment) -> Step:
-    """The hardware read once more."""
+    """Until the hardware, read once more, is still so."""
     if at.seen.is_cut_as(recut.target):
         return _go(recut, Phase.ADVERTISE, at, _keep(recut, f"advertising {recut.target}")), Publish(recut.target)
     return _go(recut, Phase.APPLY, at, f"found {at.seen.shape} instead"), Rest("the layout did not last")

@@ -20,10 +20,12 @@ from mig_manager.agent import NodeLoop
 from mig_manager.lanes import Inline
 from mig_manager.moment import Seen
 from policies.load import Policies
+from policies.model import Policy, Recutting
 from tests import builders
 
 GPU = "GPU-0"
 NODE = "n1"
+DRAIN_SECONDS = 20.0
 
 
 class Death(BaseException):
@@ -59,7 +61,7 @@ class World:
         self.began = self.clock.now()
         self.moments = self.calls = 0
         self.mig = self.before.mode is Mode.SLICED
-        self.slices: dict[Slice, bool] = {s: True for s in self.before.layout}
+        self.slices: dict[Slice, bool] = dict.fromkeys(self.before.layout, True)
         self.advertised = self.before
         self.shown: tuple[Shape, bool] = (self.before, False)
         self.cache = Cache(self.clock)
@@ -249,10 +251,12 @@ class Hands:
 
 def start(world: World) -> NodeLoop:
     """A new agent process."""
-    return NodeLoop(NODE, world, world.cache, Policies(), Hands(world), world.clock, world, Inline())  # type: ignore[arg-type]
+    policies = Policies()
+    policies.current = Policy(recutting=Recutting(drain_seconds=DRAIN_SECONDS))
+    return NodeLoop(NODE, world, world.cache, policies, Hands(world), world.clock, world, Inline())  # type: ignore[arg-type]
 
 
-def live(world: World, rounds: int = 500) -> Recut:
+def live(world: World, rounds: int = 200) -> Recut:
     """Run agents, one after the other dies, until the re-cut has ended and stays so."""
     agent = start(world)
     quiet = 0

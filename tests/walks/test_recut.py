@@ -107,9 +107,7 @@ def _begun_by(walk: str, call: int) -> bool:
 def test_deaths_and_faults_together(
     walk: str, deaths: frozenset[int], fault_from: int, calls: int, kind: FaultKind
 ) -> None:
-    world = replace(
-        WALKS[walk](), deaths=deaths, fault=kind, fault_from=fault_from, fault_until=fault_from + calls
-    )
+    world = replace(WALKS[walk](), deaths=deaths, fault=kind, fault_from=fault_from, fault_until=fault_from + calls)
     check_end(world, live(world))
 
 

@@ -5,6 +5,7 @@ is never held across a call to the API server.
 """
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -62,12 +63,9 @@ class Cache:
     def snapshot(self) -> Snapshot:
         """All nodes that have both a Node and a GpuNode. Unchanged nodes are the same values as before."""
         with self._changed:
-            if self._dirty:
-                for name in self._dirty:
-                    self._fold(name)
-                self._dirty.clear()
-                nodes = tuple(self._folded[name] for name in sorted(self._folded))
-                self._snapshot = Snapshot(nodes, self._clock.now())
+            if changed := [name for name in self._dirty if self._fold(name)]:
+                self._snapshot = Snapshot(self._nodes_with(changed), self._clock.now())
+            self._dirty.clear()
             return self._snapshot
 
     def pending(self) -> tuple[PodRequest, ...]:
@@ -139,18 +137,30 @@ class Cache:
             else:
                 self._facts[name] = read_gpunode(obj)
 
-    def _fold(self, name: str) -> None:
-        node = self._facts.get(name)
+    def _nodes_with(self, changed: list[str]) -> tuple[NodeGpus, ...]:
+        """All nodes by name. Sorting thousands of names anew for each bound pod would cost more than deciding."""
+        nodes = list(self._snapshot.nodes)
+        for name in changed:
+            at = bisect_left(nodes, name, key=lambda n: n.name)
+            if name not in self._folded or at == len(nodes) or nodes[at].name != name:
+                return tuple(self._folded[n] for n in sorted(self._folded))  # some came or went
+            nodes[at] = self._folded[name]
+        return tuple(nodes)
+
+    def _fold(self, name: str) -> bool:
+        """Whether the books of this node are others than before."""
+        node, before = self._facts.get(name), self._folded.get(name)
         if node is None or name not in self._objects["nodes"]:
-            self._folded.pop(name, None)
             self._problems.pop(f"node/{name}", None)
-            return
+            return self._folded.pop(name, None) is not None
         problems = list(node.problems)
         pods = (self._objects["pods"][uid] for uid in sorted(self._pods_of.get(name, ())))
         books = node.books(_placements(pods, node, problems))
         self._problems[f"node/{name}"] = tuple(problems)
-        if self._folded.get(name) != books:
-            self._folded[name] = books
+        if before == books:
+            return False
+        self._folded[name] = books
+        return True
 
 
 def _placements(pods: Iterable[Object], node: NodeFacts, problems: list[str]) -> list[Placement]:

@@ -36,7 +36,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--client-ca", default="", help="CA that kube-scheduler's client certificate must come from")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, kind: type[Extender] = Extender) -> int:
+    """Until a signal stops it; 2 when it cannot start. `kind`: a bench may put another way of deciding in its place."""
     start_logging(args.log_level)
     tls = Tls(args.tls_cert, args.tls_key, args.client_ca)
     try:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     promises = Promises(cache, clock)
     binder = Binder(client, cache, promises, lambda: policies.current, clock)
-    extender = Extender(promises, binder, lambda: policies.current, clock, ready)
+    extender = kind(promises, binder, lambda: policies.current, clock, ready)
     try:
         serving = server(application(extender), tls)
         health = HealthServer(args.metrics_address, {"scheduler": ready}).start()

@@ -6,7 +6,7 @@ The memo gives the same answers as asking every node every time. One thread only
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import is_
 
@@ -77,11 +77,19 @@ def _refresh(kept: _Remembered, snapshot: Snapshot, scoring: Scoring) -> None:
 def _difference(old: tuple[NodeGpus, ...], new: tuple[NodeGpus, ...]) -> tuple[Iterable[str], Iterable[NodeGpus]]:
     """Names that are gone and nodes that are new or another value."""
     if len(old) == len(new):
-        pairs = [(old[i], new[i]) for i, same in enumerate(map(is_, old, new)) if not same]
+        same = list(map(is_, old, new))
+        pairs = [(old[i], new[i]) for i in _where_false(same)]
         if all(a.name == b.name for a, b in pairs):
             return (), [b for _, b in pairs]
     before = {n.name: n for n in old}
     return before.keys() - {n.name for n in new}, [n for n in new if before.get(n.name) is not n]
+
+
+def _where_false(flags: list[bool]) -> Iterator[int]:
+    at = -1
+    for _ in range(flags.count(False)):
+        at = flags.index(False, at + 1)
+        yield at
 
 
 def _due(kept: _Remembered, now: float) -> list[str]:

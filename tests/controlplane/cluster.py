@@ -166,7 +166,7 @@ class RealCluster:
     def _start(self, real_nodes: int, scheduler: Mapping[str, Any] | None) -> None:
         self._binaries: Binaries = binaries()
         (self.directory / "logs").mkdir(exist_ok=True)
-        self._scheduler_port = 10259
+        self._scheduler_port = 11259
         self.network = network.create(self._record, self._ident, self._number())
         self.url = f"https://{self.network.inside}:6443"
         users: dict[str, Sequence[str]] = {"admin": ["system:masters"]}

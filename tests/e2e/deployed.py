@@ -1,0 +1,174 @@
+"""Fallow on the real cluster: its manifests applied, its three programs started with their own rights."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster import names
+from cluster.client import CONFIGMAPS, EVENTS, GPUNODES, NODES, PODS, Client
+from cluster.errors import NotFound
+from tests.controlplane.cluster import RealCluster
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "manifests" / "base"
+IMAGE = "docker.io/local/pause:1"
+EXTENDER_PORT = 8888
+SHOW = "env; echo ---; find /dev -name 'nvidia*'; sleep 2147483647"
+
+
+class Deployed:
+    """Three programs, several replicas where the real thing has them; started, killed and asked about by name."""
+
+    def __init__(self, cluster: RealCluster) -> None:
+        self.cluster = cluster
+        self.client: Client = cluster.admin
+        self._pids: dict[str, int] = {}
+
+    def apply(self, policy: str = "") -> None:
+        manifests = ["namespace.yaml", "crd/gpunode.yaml", "policy/configmap.yaml"]
+        manifests += [f"rbac/{n}.yaml" for n in ("scheduler", "planner", "agent")]
+        for name in manifests:
+            self.kubectl("apply", "--server-side", "-f", str(BASE / name))
+        self.kubectl("wait", "--for=condition=Established", "crd/gpunodes.fallow.dev", "--timeout=30s")
+        if policy:
+            self.set_policy(policy)
+
+    def kubectl(self, *args: str) -> str:
+        done = subprocess.run(self.cluster.kubectl(*args), capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, f"kubectl {' '.join(args)}: {done.stderr}"
+        return done.stdout
+
+    def set_policy(self, text: str) -> None:
+        self.client.patch(CONFIGMAPS, names.POLICY_CONFIGMAP, {"data": {names.POLICY_KEY: text}}, names.NAMESPACE)
+
+    def start(self, name: str, *args: str, user: str = "", env: Mapping[str, str] | None = None) -> int:
+        """`fallow <args>` as its own service account."""
+        command = [sys.executable, "-m", "fallow", *args, "--kubeconfig", str(self.cluster.kubeconfig_for(user))]
+        self._pids[name] = self.cluster.run(name, command, env=env, cwd=ROOT)
+        return self._pids[name]
+
+    def start_scheduler(self) -> None:
+        self.start("fallow-scheduler", "scheduler", "--metrics-address=127.0.0.1:9401", user="fallow-scheduler")
+        config = yaml.safe_load((BASE / "scheduler" / "kube-scheduler.yaml").read_text())
+        extender = config["extenders"][0]
+        extender["urlPrefix"] = f"http://127.0.0.1:{EXTENDER_PORT}"
+        extender["enableHTTPS"] = False
+        del extender["tlsConfig"]
+        fields = {k: config[k] for k in ("profiles", "extenders", "percentageOfNodesToScore")}
+        self._pids["kube-scheduler-fallow"] = self.cluster.start_scheduler(fields, "kube-scheduler-fallow")
+
+    def start_planner(self, replica: int = 1) -> None:
+        port = 9410 + replica
+        flags = (f"--metrics-address=127.0.0.1:{port}", f"--identity=planner-{replica}", "--tick-seconds=0.5")
+        self.start(f"fallow-planner-{replica}", "planner", *flags, user="fallow-planner")
+
+    def start_agent(self, node: int, hardware: list[str], env: Mapping[str, str] | None = None, gpus: int = 4) -> None:
+        """`hardware` are the flags that name the GPUs."""
+        real = self.cluster.nodes[node]
+        flags = [f"--node-name={real.name}", f"--kubelet-dir={real.kubelet_dir}", f"--cdi-dir={real.cdi_dir}"]
+        flags += [f"--dev-root={real.make_devices(gpus)}", f"--metrics-address=127.0.0.1:{9420 + node}"]
+        self.start(f"fallow-agent-{real.name}", "agent", *flags, *hardware, user="fallow-agent", env=env)
+
+    def pid(self, name: str) -> int:
+        return self._pids[name]
+
+    def kill(self, name: str, how: int = 15) -> None:
+        if name in self._pids:
+            self.cluster.end(self._pids.pop(name), how)
+
+    def stop(self) -> None:
+        for name in list(self._pids):
+            self.kill(name)
+
+    def pod(self, name: str, asks: Mapping[str, int], node: str = "", **more: Any) -> dict[str, Any]:
+        """Create a pod for our scheduler that prints its environment and device nodes."""
+        limits = {resource: str(n) for resource, n in asks.items()}
+        container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", SHOW]}
+        spec = {
+            "schedulerName": names.SCHEDULER,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{**container, "resources": {"limits": limits}}],
+        }
+        if node:
+            spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+        meta = {"name": name, **more}
+        return self.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
+
+    def get(self, name: str) -> dict[str, Any]:
+        return self.client.get(PODS, name, "default")
+
+    def running(self, name: str, seconds: float = 40) -> dict[str, Any]:
+        def check() -> bool:
+            phase = self.get(name)["status"]["phase"]
+            assert phase != "Failed", self.get(name)["status"]
+            return phase == "Running"
+
+        self.until(check, seconds, lambda: f"pod {name} runs: {self.explain(name)}")
+        return self.get(name)
+
+    def claimed(self, name: str, seconds: float = 20) -> dict[str, Any]:
+        def check() -> bool:
+            return names.CLAIM in self.get(name)["metadata"].get("annotations", {})
+
+        self.until(check, seconds, lambda: f"pod {name} has a claim: {self.explain(name)}")
+        return self.get(name)
+
+    def gone(self, *pods: str) -> None:
+        for name in pods:
+            self.client.delete(PODS, name, "default")
+        self.until(lambda: not any(self._exists(n) for n in pods), 30, lambda: f"pods {pods} are gone")
+
+    def sees(self, name: str) -> tuple[dict[str, str], set[str]]:
+        """Environment and device nodes of the pod's container, as it printed them itself."""
+        env, _, nodes = self.kubectl("logs", name).partition("---")
+        variables = dict(line.split("=", 1) for line in env.splitlines() if "=" in line)
+        return variables, set(nodes.split())
+
+    def gpunode(self, node: str) -> dict[str, Any]:
+        return self.client.get(GPUNODES, node)
+
+    def allocatable(self, node: str) -> dict[str, int]:
+        listed = self.client.get(NODES, node)["status"]["allocatable"]
+        return {k: int(v) for k, v in listed.items() if names.is_ours(k) and int(v)}
+
+    def events(self, reason: str, namespace: str = "default") -> list[dict[str, Any]]:
+        return [e for e in self.client.list(EVENTS, namespace)["items"] if e.get("reason") == reason]
+
+    def explain(self, name: str) -> str:
+        """Why a pod is where it is, for a failing test."""
+        pod = self.get(name)
+        said = [
+            e["message"]
+            for e in self.client.list(EVENTS, "default")["items"]
+            if e["involvedObject"].get("name") == name
+        ]
+        return f"{pod['status']} {pod['metadata'].get('annotations')} {said[-4:]}"
+
+    def until(self, check: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
+        deadline = time.monotonic() + seconds
+        while not check():
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what()}"
+            time.sleep(0.1)
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"== {p.name}\n{p.read_text(errors='replace')[-2500:]}"
+            for p in sorted((self.cluster.directory / "logs").glob("fallow-*.log"))
+        )
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.get(name)
+        except NotFound:
+            return False
+        return True
+
+
+def fresh_env(**more: str) -> dict[str, str]:
+    return {**os.environ, **more}

@@ -5,10 +5,10 @@ A score is a number between 0 and 1, higher is better; equal scores are settled 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
-from gpu.layout import Layout, openings
-from gpu.node import Gpu, Mode, NodeGpus, Share, Stage
+from gpu.layout import Layout, Slice, canonical, openings
+from gpu.node import Gpu, NodeGpus, Share, Stage
 from gpu.profiles import GpuModel, MigProfile
 
 # The sizes of shared requests that count as likely, as parts of a GPU: the FGD measure (Weng et al., "Beware of
@@ -74,7 +74,8 @@ def good_until(node: NodeGpus, scoring: Scoring) -> float:
     A reading begins or ceases to count, or a promise ceases to be in flight. Up to that moment, and not at it,
     what was decided at `scoring.now` stands.
     """
-    moments = [p.at + scoring.promise_seconds for p in node.placements if p.stage is Stage.PROMISED]
+    promises = [p for p in node.placements if p.stage is Stage.PROMISED and any(s.units for s in p.shares)]
+    moments = [p.at + scoring.promise_seconds for p in promises]
     if scoring.scorer == "most_idle":
         readings = [g.activity.at for g in node.gpus if g.activity]
         moments += [at + away for at in readings for away in (-scoring.stale_after, scoring.stale_after)]
@@ -84,14 +85,21 @@ def good_until(node: NodeGpus, scoring: Scoring) -> float:
 def _rise(node: NodeGpus, gpu: Gpu, share: Share) -> float:
     """How much of the GPU's usefulness is lost beyond what the share itself takes, between 0 and 1."""
     use = node.use(gpu)
-    if gpu.mode is Mode.SHARED:
-        free = (gpu.units - use.units) / gpu.units
-        return min(1.0, max(0.0, _stranded(free - share.units / gpu.units) - _stranded(free)))
-    if share.slice is not None:
-        taken = tuple(sorted(use.slices, key=lambda s: s.start))
-        after = tuple(sorted({*use.slices, share.slice}, key=lambda s: s.start))
-        return max(0.0, usefulness(taken, gpu.model) - usefulness(after, gpu.model))
-    return 0.0
+    if share.units:
+        return _rise_of_units(use.units, share.units, gpu.units)
+    return _rise_of_slice(use.slices, share.slice, gpu.model) if share.slice is not None else 0.0
+
+
+@lru_cache(maxsize=16384)
+def _rise_of_units(taken: int, more: int, units: int) -> float:
+    free = (units - taken) / units
+    return min(1.0, max(0.0, _stranded(free - more / units) - _stranded(free)))
+
+
+@lru_cache(maxsize=16384)
+def _rise_of_slice(taken: frozenset[Slice], more: Slice, model: GpuModel) -> float:
+    before, after = canonical(taken), canonical(taken | {more})
+    return max(0.0, usefulness(before, model) - usefulness(after, model))
 
 
 def _stranded(free: float) -> float:

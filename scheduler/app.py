@@ -92,27 +92,27 @@ def application(extender: Extender, max_body_bytes: int = MAX_BODY_BYTES) -> Fas
         metrics.seconds.labels(verb).observe(time.perf_counter() - begun)
         return Response(body, status, media_type="application/json")
 
-    @app.post("/filter")
     async def filter_nodes(request: Request) -> Response:
         async def work(body: bytes) -> tuple[str, bytes]:
             return extender.filter(wire.read_filter(body))
 
         return await answer("filter", request, work)
 
-    @app.post("/prioritize")
     async def prioritize(request: Request) -> Response:
         async def work(body: bytes) -> tuple[str, bytes]:
             return extender.prioritize(wire.read_filter(body))
 
         return await answer("prioritize", request, work)
 
-    @app.post("/bind")
     async def bind(request: Request) -> Response:
         async def work(body: bytes) -> tuple[str, bytes]:
             return await run_in_threadpool(extender.bind, wire.read_bind(body))
 
         return await answer("bind", request, work)
 
+    # Plain routes: nothing here is for a framework to parse, and every tenth of a millisecond is cluster time.
+    for path, route in (("/filter", filter_nodes), ("/prioritize", prioritize), ("/bind", bind)):
+        app.add_route(path, route, methods=["POST"])
     _add_views(app, extender)
     return app
 

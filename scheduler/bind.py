@@ -62,7 +62,8 @@ class Binder:
         return self._cache.pod(call.uid) or self._client.get(PODS, call.name, call.namespace)
 
     def _bind_promised(self, call: BindCall, request: PodRequest) -> Outcome:
-        policy, now = self._policy(), self._clock.now()
+        # As exact as it is written down, so that the watch brings back the same value.
+        policy, now = self._policy(), round(self._clock.now(), 3)
 
         def choose(node: NodeGpus) -> Answer:
             return place(node, request, scoring_of(policy, now))

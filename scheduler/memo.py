@@ -80,7 +80,7 @@ def _difference(old: tuple[NodeGpus, ...], new: tuple[NodeGpus, ...]) -> tuple[I
         same = list(map(is_, old, new))
         pairs = [(old[i], new[i]) for i in _where_false(same)]
         if all(a.name == b.name for a, b in pairs):
-            return (), [b for _, b in pairs]
+            return (), [b for a, b in pairs if a != b]
     before = {n.name: n for n in old}
     return before.keys() - {n.name for n in new}, [n for n in new if before.get(n.name) is not n]
 

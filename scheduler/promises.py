@@ -119,7 +119,9 @@ class Promises:
         over = node
         for placement in placements:
             over = over.holding(placement)
-        return node, placements, over
+        # In the cache's own order, so that the value stays equal when the watch takes the promise over.
+        ordered = tuple(sorted(over.placements, key=lambda p: p.pod.uid))
+        return node, placements, replace(over, placements=ordered)
 
 
 def _index(nodes: Sequence[NodeGpus], name: str) -> int | None:

@@ -77,14 +77,16 @@ TestMemoMachine.settings = settings(
 
 def test_only_changed_nodes_are_asked_again() -> None:
     nodes = tuple(b.node(b.gpu("GPU-0", units=20), name=f"n{i}") for i in range(5))
-    changed = (*nodes[:2], replace(nodes[2], placements=()), *nodes[3:])
+    taken = b.placement("x", b.share("GPU-0", units=1), node="n2")
+    changed = (*nodes[:2], nodes[2].holding(taken), *nodes[3:])
+    equal = tuple(replace(n) for n in changed)
     remembered, scoring, ask = Memo(), Scoring(), b.request(b.units(1), b.units(2))
-    for now, expected in ((nodes, ["n0", "n1", "n2", "n3", "n4"]), (nodes, []), (changed, ["n2"])):
+    for now, expected in ((nodes, ["n0", "n1", "n2", "n3", "n4"]), (nodes, []), (changed, ["n2"]), (equal, [])):
         remembered.standing(Snapshot(now), ask, scoring)
         assert _asked(now) == expected
     turned = b.request(b.units(2), b.units(1), pod="other")
-    remembered.standing(Snapshot(changed), turned, replace(scoring, now=5.0))
-    assert _asked(changed) == [], "another pod that asks for the same, in another order, is of the same class"
+    remembered.standing(Snapshot(equal), turned, replace(scoring, now=5.0))
+    assert _asked(equal) == [], "another pod that asks for the same, in another order, is of the same class"
 
 
 def _asked(nodes: tuple[NodeGpus, ...]) -> list[str]:

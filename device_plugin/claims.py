@@ -40,19 +40,24 @@ def ours(held: Iterable[Held]) -> tuple[Held, ...]:
 
 
 def shares_of(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> dict[tuple[str, str], tuple[Share, ...]]:
-    """The shares that each pod (namespace, name) holds. Units of one container on one GPU are one share."""
+    """The shares that each pod (namespace, name) holds. Units of one container on one GPU are one share.
+
+    The kubelet may list the devices of one container in several entries, down to one entry per device.
+    """
     known = {i: s for g in gpus for i, s in g.shares.items()}
+    units: dict[tuple[str, str, str, str], int] = {}
     per_pod: dict[tuple[str, str], list[Share]] = {}
     for entry in ours(held):
-        shares = [known[i] for i in entry.ids if i in known]
-        units: dict[str, int] = {}
-        for share in shares:
-            if share.units:
-                units[share.gpu] = units.get(share.gpu, 0) + 1
         mine = per_pod.setdefault((entry.namespace, entry.pod), [])
-        mine += [Share(gpu, units=n) for gpu, n in sorted(units.items())]
-        # An init container hands its devices on, so the kubelet may list the same slice twice for one pod.
-        mine += [s for s in shares if not s.units and s not in mine]
+        for share in (known[i] for i in entry.ids if i in known):
+            if share.units:
+                place = (entry.namespace, entry.pod, entry.container, share.gpu)
+                units[place] = units.get(place, 0) + 1
+            elif share not in mine:
+                # An init container hands its devices on, so one slice may be listed twice for one pod.
+                mine.append(share)
+    for (namespace, pod, _, gpu), number in sorted(units.items()):
+        per_pod[namespace, pod].append(Share(gpu, units=number))
     return {pod: tuple(shares) for pod, shares in per_pod.items()}
 
 
@@ -65,16 +70,16 @@ def missing(held: Iterable[Held], pods: Iterable[Object], gpus: Sequence[NodeGpu
         ref = facts.pod_ref(pod)
         shares = listed.get((ref.namespace, ref.name))
         # A pod re-created under its old name may find its predecessor's entry: only one the kubelet has started counts.
-        if shares and (pod.get("status") or {}).get("startTime") and _claimed(pod, books) != set(shares):
+        if shares and (pod.get("status") or {}).get("startTime") and _claimed(pod, books) != sorted(shares, key=str):
             claims.append(Claim(ref.namespace, ref.name, ref.uid, shares))
     return tuple(claims)
 
 
-def _claimed(pod: Object, books: Mapping[str, Any]) -> set[Share] | None:
+def _claimed(pod: Object, books: Mapping[str, Any]) -> list[Share] | None:
     text = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.CLAIM)
     if text is None:
         return None
     try:
-        return set(facts.read_shares(text, books, "")[0])
+        return sorted(facts.read_shares(text, books, "")[0], key=str)
     except facts.FactError:
         return None

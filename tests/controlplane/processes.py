@@ -98,12 +98,14 @@ class Record:
         pid = int(entry["pid"])
         for number, patience in ((how, seconds), (signal.SIGKILL, 5.0)):
             if not self._is(pid, entry):
-                return
+                break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             deadline = time.monotonic() + patience
             while self._is(pid, entry) and time.monotonic() < deadline:
                 time.sleep(0.02)
+        if child := self._children.pop(pid, None):
+            child.wait(timeout=5)
 
     def _is(self, pid: int, entry: Mapping[str, str]) -> bool:
         if child := self._children.get(pid):

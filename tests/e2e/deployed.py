@@ -1,6 +1,5 @@
 """Fallow on the real cluster: its manifests applied, its three programs started with their own rights."""
 
-import os
 import subprocess
 import sys
 import time
@@ -14,12 +13,22 @@ from cluster import names
 from cluster.client import CONFIGMAPS, EVENTS, GPUNODES, NODES, PODS, Client
 from cluster.errors import NotFound
 from tests.controlplane.cluster import RealCluster
+from tests.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "manifests" / "base"
 IMAGE = "docker.io/local/pause:1"
 EXTENDER_PORT = 8888
 SHOW = "env; echo ---; find /dev -name 'nvidia*'; sleep 2147483647"
+
+
+GPUS = 2
+POLICY = """
+version: v1
+placing: {scorer: least_stranded, staleAfterSeconds: 6}
+sharing: {unitsPerGpu: 20}
+recutting: {patienceSeconds: 0.5, cooldownSeconds: 1, drainSeconds: 60}
+"""
 
 
 class Deployed:
@@ -29,6 +38,34 @@ class Deployed:
         self.cluster = cluster
         self.client: Client = cluster.admin
         self._pids: dict[str, int] = {}
+        self.machines = [Machine(cluster.directory / f"gpus-{n.name}", n.name) for n in cluster.nodes]
+
+    def start_all(self) -> None:
+        self.start_scheduler()
+        self.start_planner(1)
+        for number in range(len(self.cluster.nodes)):
+            self.start_agent(number)
+        self.until(self._all_advertise, 40, lambda: f"all nodes advertise\n{self.logs()}")
+
+    def reset(self) -> None:
+        """No pods, the tests' policy, idle GPUs, every program up."""
+        self.gone(*(p["metadata"]["name"] for p in self.client.list(PODS, "default")["items"]))
+        self.set_policy(POLICY)
+        for machine in self.machines:
+            machine.quiet()
+        for number, node in enumerate(self.cluster.nodes):
+            if not self.up(f"fallow-agent-{node.name}"):
+                self.start_agent(number)
+        if not self.up("fallow-planner-1"):
+            self.start_planner(1)
+        if not self.up("fallow-scheduler"):
+            self.start_extender()
+
+    def up(self, name: str) -> bool:
+        return name in self._pids and self.cluster.alive(self._pids[name])
+
+    def _all_advertise(self) -> bool:
+        return all(self.allocatable(n.name) for n in self.cluster.nodes)
 
     def apply(self, policy: str = "") -> None:
         manifests = ["namespace.yaml", "crd/gpunode.yaml", "policy/configmap.yaml"]
@@ -53,8 +90,12 @@ class Deployed:
         self._pids[name] = self.cluster.run(name, command, env=env, cwd=ROOT)
         return self._pids[name]
 
-    def start_scheduler(self) -> None:
+    def start_extender(self) -> None:
         self.start("fallow-scheduler", "scheduler", "--metrics-address=127.0.0.1:9401", user="fallow-scheduler")
+
+    def start_scheduler(self) -> None:
+        """The extender, and the stock kube-scheduler of the manifests beside it, over plain HTTP on loopback."""
+        self.start_extender()
         config = yaml.safe_load((BASE / "scheduler" / "kube-scheduler.yaml").read_text())
         extender = config["extenders"][0]
         extender["urlPrefix"] = f"http://127.0.0.1:{EXTENDER_PORT}"
@@ -68,12 +109,12 @@ class Deployed:
         flags = (f"--metrics-address=127.0.0.1:{port}", f"--identity=planner-{replica}", "--tick-seconds=0.5")
         self.start(f"fallow-planner-{replica}", "planner", *flags, user="fallow-planner")
 
-    def start_agent(self, node: int, hardware: list[str], env: Mapping[str, str] | None = None, gpus: int = 4) -> None:
-        """`hardware` are the flags that name the GPUs."""
-        real = self.cluster.nodes[node]
-        flags = [f"--node-name={real.name}", f"--kubelet-dir={real.kubelet_dir}", f"--cdi-dir={real.cdi_dir}"]
-        flags += [f"--dev-root={real.make_devices(gpus)}", f"--metrics-address=127.0.0.1:{9420 + node}"]
-        self.start(f"fallow-agent-{real.name}", "agent", *flags, *hardware, user="fallow-agent", env=env)
+    def start_agent(self, number: int) -> None:
+        node, machine = self.cluster.nodes[number], self.machines[number]
+        flags = [f"--node-name={node.name}", f"--kubelet-dir={node.kubelet_dir}", f"--cdi-dir={node.cdi_dir}"]
+        flags += [f"--dev-root={node.make_devices(GPUS)}", f"--metrics-address=127.0.0.1:{9420 + number}"]
+        name = f"fallow-agent-{node.name}"
+        self.start(name, "agent", *flags, *machine.flags, user="fallow-agent", env=machine.env)
 
     def pid(self, name: str) -> int:
         return self._pids[name]
@@ -119,9 +160,27 @@ class Deployed:
         self.until(check, seconds, lambda: f"pod {name} has a claim: {self.explain(name)}")
         return self.get(name)
 
+    def claimed_running(self, name: str) -> dict[str, Any]:
+        self.running(name)
+        return self.claimed(name)
+
+    def reason(self, name: str) -> str:
+        """What kube-scheduler says of a pod that waits."""
+        conditions = self.get(name)["status"].get("conditions") or ()
+        return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
+
+    def whole_again(self) -> None:
+        """Every GPU whole, as on a fresh node: by pods that want them all."""
+        names_ = [f"sweep-{n}" for n in range(GPUS * len(self.cluster.nodes))]
+        for name in names_:
+            self.pod(name, {names.WHOLE: 1})
+        for name in names_:
+            self.running(name)
+        self.gone(*names_)
+
     def gone(self, *pods: str) -> None:
         for name in pods:
-            self.client.delete(PODS, name, "default")
+            self.client.delete(PODS, name, "default", grace=0 if not self.get(name)["spec"].get("nodeName") else None)
         self.until(lambda: not any(self._exists(n) for n in pods), 30, lambda: f"pods {pods} are gone")
 
     def sees(self, name: str) -> tuple[dict[str, str], set[str]]:
@@ -168,7 +227,3 @@ class Deployed:
         except NotFound:
             return False
         return True
-
-
-def fresh_env(**more: str) -> dict[str, str]:
-    return {**os.environ, **more}

@@ -1,7 +1,10 @@
 """Fallow on the real cluster: its manifests applied, its three programs started with their own rights."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -160,9 +163,52 @@ class Deployed:
         self.until(check, seconds, lambda: f"pod {name} has a claim: {self.explain(name)}")
         return self.get(name)
 
-    def claimed_running(self, name: str) -> dict[str, Any]:
-        self.running(name)
+    def claimed_running(self, name: str, seconds: float = 40) -> dict[str, Any]:
+        self.running(name, seconds)
         return self.claimed(name)
+
+    def pod_after(self, first: str, name: str, asks: Mapping[str, int]) -> None:
+        """A second pod once the first has its place, and both run."""
+        self.claimed_running(first)
+        self.pod(name, asks)
+        self.claimed_running(name)
+
+    def restarts(self, name: str) -> int:
+        return sum(c["restartCount"] for c in self.get(name)["status"]["containerStatuses"])
+
+    def measured(self, gpu: str) -> float | None:
+        return self._reading(gpu).get("busy")
+
+    def age(self, gpu: str) -> float:
+        return time.time() - self._reading(gpu)["at"]
+
+    def _reading(self, gpu: str) -> dict[str, Any]:
+        nodes = (self.gpunode(n.name)["status"].get("idle") or {} for n in self.cluster.nodes)
+        return next((n[gpu] for n in nodes if gpu in n), {})
+
+    def freeze(self, name: str) -> None:
+        os.kill(self._pids[name], signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        os.kill(self._pids[name], signal.SIGCONT)
+
+    def kill_when_phase_is(self, phase: str, node: str, gpu: str) -> None:
+        """From now on: the node's agent dies as soon as its journal shows this phase for the GPU."""
+        version = self.client.list(GPUNODES)["metadata"]["resourceVersion"]
+
+        def watch() -> None:
+            for event in self.client.watch(GPUNODES, version, timeout_seconds=60):
+                recut = (event["object"].get("status") or {}).get("recuts", {}).get(gpu) or {}
+                if recut.get("phase") == phase and event["object"]["metadata"]["name"] == node:
+                    self.kill(f"fallow-agent-{node}", signal.SIGKILL)
+                    return
+
+        self._killer = threading.Thread(target=watch, daemon=True)
+        self._killer.start()
+
+    def killed(self, node: str) -> None:
+        self._killer.join(timeout=30)
+        assert not self.up(f"fallow-agent-{node}"), f"the phase never came\n{self.logs()}"
 
     def reason(self, name: str) -> str:
         """What kube-scheduler says of a pod that waits."""

@@ -12,7 +12,7 @@ BIG = "nvidia.com/mig-2g.20gb"
 
 
 def occupy(fallow: Deployed) -> tuple[int, str]:
-    """A pod on a slice of the first node, and all else there full: the next slice must come from the same GPU.
+    """A pod on a slice of the first node, and all else full: the next slice must come from the same GPU.
 
     The index of the GPU and the slice the pod holds.
     """
@@ -20,8 +20,10 @@ def occupy(fallow: Deployed) -> tuple[int, str]:
     node = fallow.cluster.nodes[0].name
     fallow.pod("in-use", {SLICE: 1}, node=node)
     share = shares(fallow.claimed_running("in-use"))[0]
-    fallow.pod("filler", {WHOLE: 1}, node=node)
-    fallow.running("filler")
+    for number in range(3):
+        fallow.pod(f"filler-{number}", {WHOLE: 1})
+    for number in range(3):
+        fallow.running(f"filler-{number}")
     return fallow.machines[0].uuids.index(share["gpu"]), share["slice"]
 
 

@@ -5,8 +5,10 @@ and so runs on a thread.
 """
 
 import time
+from asyncio import get_running_loop
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,10 @@ from scheduler.promises import Promises
 
 MAX_BODY_BYTES = 64 * 2**20
 """Five thousand full Node objects of 10 KB each come to 50 MB; names only to 0.2 MB."""
+
+BINDS_AT_ONCE = 8
+"""Threads that wait for the API server. More of them bind no faster, and each needs a kept connection of its own: one
+that finds none free costs a TLS handshake."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ def application(extender: Extender, max_body_bytes: int = MAX_BODY_BYTES) -> Fas
     """The routes over one extender."""
     app = FastAPI(title="Fallow scheduler extender", openapi_url=None, docs_url=None, redoc_url=None)
 
+    binding = ThreadPoolExecutor(BINDS_AT_ONCE, thread_name_prefix="bind")
+
     async def answer(verb: str, request: Request, work: Callable[[bytes], Any]) -> Response:
         begun = time.perf_counter()
         outcome, status, body = "malformed", 400, b""
@@ -106,7 +114,7 @@ def application(extender: Extender, max_body_bytes: int = MAX_BODY_BYTES) -> Fas
 
     async def bind(request: Request) -> Response:
         async def work(body: bytes) -> tuple[str, bytes]:
-            return await run_in_threadpool(extender.bind, wire.read_bind(body))
+            return await get_running_loop().run_in_executor(binding, extender.bind, wire.read_bind(body))
 
         return await answer("bind", request, work)
 

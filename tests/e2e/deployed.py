@@ -72,7 +72,7 @@ class Deployed:
 
     def apply(self, policy: str = "") -> None:
         manifests = ["namespace.yaml", "crd/gpunode.yaml", "policy/configmap.yaml"]
-        manifests += [f"rbac/{n}.yaml" for n in ("scheduler", "planner", "agent")]
+        manifests += [f"{n}/rbac.yaml" for n in ("scheduler", "planner", "agent")]
         for name in manifests:
             self.kubectl("apply", "--server-side", "-f", str(BASE / name))
         self.kubectl("wait", "--for=condition=Established", "crd/gpunodes.fallow.dev", "--timeout=30s")

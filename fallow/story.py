@@ -117,7 +117,8 @@ class Story:
 
     def _books(self) -> tuple[tuple[NodeGpus, ...], dict[str, Recut]]:
         pods = self._client.list(PODS)["items"]
-        nodes, recuts = [], {}
+        nodes: list[NodeGpus] = []
+        recuts: dict[str, Recut] = {}
         for obj in self._client.list(GPUNODES)["items"]:
             node = read_gpunode(obj)
             gpus = {g.uuid: g for g in node.gpus}

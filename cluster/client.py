@@ -134,7 +134,7 @@ class Client:
     def patch(
         self, kind: Kind, name: str, patch: Mapping[str, Any], namespace: str = "", subresource: str = ""
     ) -> Object:
-        """Merge patch (lists replaced, null deletes); a resourceVersion or uid in it is a precondition."""
+        """Merge patch (lists replaced, null deletes); a resourceVersion or uid in it is a precondition (Conflict)."""
         return self._transport.object(Call("patch", kind, kind.path(namespace, name, subresource), patch))
 
     def delete(self, kind: Kind, name: str, namespace: str = "", *, uid: str = "", grace: int | None = None) -> Object:

@@ -16,12 +16,14 @@ from cluster.errors import ApiError, TooManyRequests, Unreachable, of_status
 from cluster.kinds import Kind
 
 Object = dict[str, Any]
+Token = Callable[[], str | None]
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 METHODS = {
-    "get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE",
+    "get": "GET", "list": "GET", "watch": "GET",
+    "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE",
 }  # fmt: skip
 """RBAC verb -> HTTP method."""
 
@@ -54,7 +56,7 @@ class Transport:
         self,
         pool: urllib3.PoolManager,
         host: str,
-        token: Callable[[], str | None],
+        token: Token,
         timeout_seconds: float,
         clock: Clock,
     ) -> None:
@@ -130,7 +132,7 @@ class Transport:
         }
         try:
             token = self._token()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - see the next line
             # What reads a token file or runs a login command may raise anything; its text may hold the token.
             raise Unreachable(call.asked, 0, "NoToken", f"cannot read the token ({type(error).__name__})") from None
         if token:

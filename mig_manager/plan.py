@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from gpu.layout import legal
 from gpu.node import Gpu, Mode, PodRef, Snapshot
-from gpu.placement import PodRequest, Seated, place_all
+from gpu.placement import PodRequest
 from gpu.recut import Shape
 from gpu.scoring import Scoring
+from gpu.seating import Asked, Seated, place_all
 from mig_manager.demand import Demand
 from mig_manager.outlook import Key, Outlook, shape_of
 from mig_manager.packing import Packing, solve
@@ -96,8 +97,9 @@ def worth_it(
     pending = tuple(pending)
     if why := _unsound(plan, outlook):
         return plan, why
-    before = place_all(outlook.snapshot, pending, scoring)
-    after = place_all(apply(outlook.snapshot, plan, units), pending, scoring)
+    asked = Asked(scoring)
+    before = place_all(outlook.snapshot, pending, asked)
+    after = place_all(apply(outlook.snapshot, plan, units), pending, asked)
     sat, sits = ({p.pod for p in seated.placed} for seated in (before, after))
     true = replace(_with_servants(plan, before, after, pending), gain=len(sits) - len(sat))
     if homeless := sorted(str(pod) for pod in sat - sits):

@@ -17,7 +17,7 @@ from mig_manager.demand import Demand
 from mig_manager.outlook import Key, Outlook, shape_of
 from mig_manager.packing import Packing, solve
 from mig_manager.patterns import Terms
-from mig_manager.problem import asked, pose
+from mig_manager.problem import pose
 from policies.model import Policy
 
 
@@ -63,7 +63,7 @@ class Plan:
 
 def propose(outlook: Outlook, demand: Demand, policy: Policy) -> Plan:
     """The best plan for this demand; without changes when none can help."""
-    terms = Terms(asked(demand.waiting), frozenset(policy.recutting.modes), policy.sharing.units_per_gpu)
+    terms = Terms(frozenset(policy.recutting.modes), policy.sharing.units_per_gpu)
     budget = policy.recutting.max_gpus_at_once - len(outlook.under_way)
     if budget < 1 or not demand.waiting:
         return Plan()
@@ -95,7 +95,7 @@ def worth_it(
 ) -> tuple[Plan, str]:
     """The plan with its true gain and the pods each change serves; and, if it must not be acted on, why not."""
     pending = tuple(pending)
-    if why := _unsound(plan, outlook):
+    if why := _unsound(plan, outlook) or _useless(plan, pending):
         return plan, why
     asked = Asked(scoring)
     before = place_all(outlook.snapshot, pending, asked)
@@ -131,6 +131,14 @@ def _unsound(plan: Plan, outlook: Outlook) -> str:
             return f"not acted on: GPU {gpu.index} of node {node.name} is in use and cannot change its kind"
         if not use.slices <= frozenset(change.after.layout):
             return f"not acted on: GPU {gpu.index} of node {node.name} would lose a slice in use"
+    return ""
+
+
+def _useless(plan: Plan, pending: tuple[PodRequest, ...]) -> str:
+    """A change where none of those who wait may run; they may have been given other constraints meanwhile."""
+    for node in sorted({c.node for c in plan.changes}):
+        if pending and all(node in request.barred for request in pending):
+            return f"not acted on: no pod that waits may run on node {node}"
     return ""
 
 

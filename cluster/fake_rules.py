@@ -98,6 +98,8 @@ def born(rule: Rule, obj: Object, namespace: str) -> Object:
     new = {"apiVersion": rule.kind.api, "kind": rule.kind.kind, **obj, "metadata": meta}
     if rule.custom or rule.kind in (PDBS, CRDS):
         new.pop("status", None)
+    if rule.kind == NODES:
+        new.setdefault("spec", {})
     return _born_pod(rule, new) if rule.kind == PODS else new
 
 
@@ -193,12 +195,13 @@ def bound(pod: Object, binding: Mapping[str, Any]) -> Object:
     return {**pod, "metadata": marked, "spec": {**pod["spec"], "nodeName": node}, "status": scheduled}
 
 
-def dying(pod: Object, grace: int | None) -> Object | None:
-    """The pod with its deletionTimestamp, or None when it can go at once."""
+def dying(pod: Object, grace: int | None) -> Object:
+    """The pod with its deletionTimestamp; with a grace of 0 seconds there it goes at once. A second deletion may only
+    shorten the grace of the first."""
     spec, status, meta = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]
-    seconds = spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace
-    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed") or seconds <= 0:
-        return None
+    seconds = spec.get("terminationGracePeriodSeconds", 30) if grace is None else max(0, grace)
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        seconds = 0
     if meta.get("deletionGracePeriodSeconds", seconds + 1) <= seconds:
         return pod
     at = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

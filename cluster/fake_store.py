@@ -25,7 +25,6 @@ from cluster.fake_rules import (
     dying,
     invalid,
     merge,
-    now,
     rule_of,
     updated,
     with_condition,
@@ -132,8 +131,11 @@ class Store:
             obj = self._find(at)
             if uid and obj["metadata"]["uid"] != uid:
                 raise Failure(409, "Conflict", f"the UID in the precondition ({uid}) does not match the UID in record")
-            if at.plural == PODS.plural and (still := dying(obj, grace)):
-                return obj if still is obj else self._put(at, "MODIFIED", still, obj)
+            if at.plural == PODS.plural:
+                still = dying(obj, grace)
+                obj = obj if still is obj else self._put(at, "MODIFIED", still, obj)
+                if obj["metadata"]["deletionGracePeriodSeconds"]:
+                    return obj
             return self._put(at, "DELETED", obj, obj)
 
     def bind(self, at: Address, binding: Object) -> None:
@@ -227,8 +229,6 @@ class Store:
     def _put(self, at: Address, event: str, obj: Object, old: Object | None) -> Object:
         self._version = next(self._numbers)
         meta = {**obj["metadata"], "resourceVersion": str(self._version)}
-        if event == "DELETED" and at.plural == PODS.plural:
-            meta = {"deletionTimestamp": now(), **meta, "deletionGracePeriodSeconds": 0}
         obj = {**obj, "metadata": meta}
         key = (meta.get("namespace", ""), meta["name"])
         if event == "DELETED":

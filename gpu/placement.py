@@ -4,11 +4,11 @@ A fit names exact shares. A refusal is an answer, not an exception: its reason i
 pod's event, the metric's label and the planner alike. Never changes anything.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gpu.node import Mode, NodeGpus, Placement, PodRef, Share, Snapshot, Stage
+from gpu.node import Mode, NodeGpus, Placement, PodRef, Share, Stage
 from gpu.scoring import Scoring, score
 
 
@@ -26,6 +26,7 @@ class Reason(StrEnum):
     NO_SHARED_GPU = "no GPU is shared at present"
     TOO_MANY_UNITS = "asks for more units than one GPU is shared into"
     IN_FLIGHT = "another pod's share there is still being handed out"
+    NOT_ALLOWED = "the pod may not run on this node"
     FITS_NOT_BEST = "fits, but another node fits better"
     BAD_REQUEST = "the pod's GPU request cannot be read"
 
@@ -40,6 +41,7 @@ _FINAL = {
     Reason.TOO_MANY_GPUS,
     Reason.NO_SUCH_PROFILE,
     Reason.TOO_MANY_UNITS,
+    Reason.NOT_ALLOWED,
     Reason.BAD_REQUEST,
 }
 
@@ -60,12 +62,17 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a pod asks for, one want per container. `since` in seconds since the epoch."""
+    """What a pod asks for, one want per container. `since` in seconds since the epoch.
+
+    `barred` names nodes that it may not use. Who is only asked about nodes that were chosen for the pod already, as
+    the extender is, leaves it empty.
+    """
 
     pod: PodRef
     wants: tuple[Want, ...]
     priority: int = 0
     since: float = 0.0
+    barred: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return ", ".join(str(w) for w in self.wants)
@@ -92,6 +99,8 @@ writes a pod with many odd containers must not be able to stall the scheduler; p
 
 def place(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Answer:
     """The best placement of this pod on this node, or why there is none."""
+    if node.name in request.barred:
+        return Refusal(Reason.NOT_ALLOWED)
     if refusal := _hopeless(node, request.wants):
         return refusal
     shares: tuple[Share, ...] = ()
@@ -103,44 +112,6 @@ def place(node: NodeGpus, request: PodRequest, scoring: Scoring) -> Answer:
         shares, total = (*shares, *answer[0]), total + answer[1]
     placement = Placement(request.pod, node.name, shares, Stage.PROMISED, scoring.now)
     return Fit(placement, total / len(request.wants))
-
-
-@dataclass(frozen=True, slots=True)
-class Seated:
-    """What became of several requests, asked one after another."""
-
-    after: Snapshot
-    placed: tuple[Placement, ...]
-    refused: tuple[tuple[PodRequest, Refusal], ...]
-
-
-def place_all(snapshot: Snapshot, requests: Iterable[PodRequest], scoring: Scoring) -> Seated:
-    """Seat the requests one by one, by priority and then by waiting time, each on its best node."""
-    nodes = {n.name: n for n in snapshot.nodes}
-    placed: list[Placement] = []
-    refused: list[tuple[PodRequest, Refusal]] = []
-    for request in sorted(requests, key=lambda r: (-r.priority, r.since, r.pod.uid)):
-        answer = best_of(nodes.values(), request, scoring)
-        if isinstance(answer, Refusal):
-            refused.append((request, answer))
-            continue
-        settled = replace(answer.placement, stage=Stage.CLAIMED)
-        nodes[settled.node] = nodes[settled.node].holding(settled)
-        placed.append(settled)
-    return Seated(replace(snapshot, nodes=tuple(nodes.values())), tuple(placed), tuple(refused))
-
-
-def best_of(nodes: Iterable[NodeGpus], request: PodRequest, scoring: Scoring) -> Answer:
-    """The best fit over these nodes (ties by name), or the most hopeful refusal."""
-    best: Fit | None = None
-    refusal = Refusal(Reason.NO_GPUS)
-    for node in sorted(nodes, key=lambda n: n.name):
-        answer = place(node, request, scoring)
-        if isinstance(answer, Refusal):
-            refusal = refusal if refusal.reason.may_change else answer
-        elif best is None or answer.score > best.score:
-            best = answer
-    return best or refusal
 
 
 def in_flight(node: NodeGpus, pod: PodRef, scoring: Scoring) -> tuple[Placement, ...]:

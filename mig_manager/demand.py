@@ -10,10 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu.node import Mode, Snapshot
-from gpu.placement import PodRequest, Reason, Refusal, Seated, Want, place_all
+from gpu.placement import PodRequest, Reason, Refusal, Want
 from gpu.scoring import Scoring
+from gpu.seating import Seated, place_all
 
-_NO_RECUT_HELPS = {Reason.NO_GPUS, Reason.TOO_MANY_GPUS, Reason.NO_SUCH_PROFILE, Reason.BAD_REQUEST}
+_NO_RECUT_HELPS = {
+    Reason.NO_GPUS,
+    Reason.TOO_MANY_GPUS,
+    Reason.NO_SUCH_PROFILE,
+    Reason.NOT_ALLOWED,
+    Reason.BAD_REQUEST,
+}
 
 
 @dataclass(frozen=True, slots=True)

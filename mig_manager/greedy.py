@@ -26,19 +26,24 @@ class _State:
         self.choice: Choice = [[len(g.gpus), *([0] * (len(g.patterns) - 1))] for g in problem.groups]
         self.spare: dict[str, Counter[Want]] = {pool: Counter() for pool in problem.pools}
         self.budget = problem.budget
-        for group in problem.groups:
+        self.members: dict[str, list[int]] = {pool: [] for pool in problem.pools}
+        for g, group in enumerate(problem.groups):
+            self.members[group.pool].append(g)
             for piece, n in group.patterns[0].offers:
                 self.spare[group.pool][piece] += n * len(group.gpus)
 
     def serve(self, wish: Wish) -> bool:
         """Serve one request of this class from the first pool that can."""
-        return any(self._serve_from(pool, wish) for pool in self.problem.pools if pool or not wish.compound)
+        return any(self._serve_from(pool, wish) for pool in wish.pools)
 
     def _serve_from(self, pool: str, wish: Wish) -> bool:
-        undo = [row[:] for row in self.choice], Counter(self.spare[pool]), self.budget
+        rows = {g: self.choice[g][:] for g in self.members[pool]}
+        spare, budget = Counter(self.spare[pool]), self.budget
         while missing := self._missing(pool, wish):
             if not self._change_one(pool, missing):
-                self.choice, self.spare[pool], self.budget = undo
+                for g, row in rows.items():
+                    self.choice[g] = row
+                self.spare[pool], self.budget = spare, budget
                 return False
         for piece, n in wish.pieces:
             self.spare[pool][piece] -= n
@@ -50,10 +55,10 @@ class _State:
     def _change_one(self, pool: str, missing: Counter[Want]) -> bool:
         """Change the GPU that brings most of what is missing for the least cost, without taking spare pieces away."""
         best: tuple[int, int, int, int] | None = None
-        for g, group in enumerate(self.problem.groups if self.budget else ()):
-            if group.pool != pool or not self.choice[g][0] or not self._gives_up(pool, g):
+        for g in self.members[pool] if self.budget else ():
+            if not self.choice[g][0] or not self._gives_up(pool, g):
                 continue
-            for p, pattern in enumerate(group.patterns):
+            for p, pattern in enumerate(self.problem.groups[g].patterns):
                 brought = sum(min(n, missing[piece]) for piece, n in pattern.offers) if pattern.cost else 0
                 if brought and (best is None or (-brought, pattern.cost) < best[:2]):
                     best = (-brought, pattern.cost, g, p)

@@ -15,7 +15,7 @@ from gpu.recut import Shape
 from mig_manager.greedy import Choice, greedy
 from mig_manager.outlook import Key
 from mig_manager.patterns import Pattern
-from mig_manager.problem import ANYWHERE, Problem, Wish
+from mig_manager.problem import Problem, Wish
 
 WORK_LIMIT = 2.0
 """Deterministic work of one level, in OR-tools' own unit (about a second of one core)."""
@@ -68,8 +68,7 @@ class _Search:
         self._served = {
             (w, pool): self._model.new_int_var(0, wish.count, f"w{w}@{pool}")
             for w, wish in enumerate(problem.wishes)
-            for pool in problem.pools
-            if pool != ANYWHERE or not wish.compound
+            for pool in wish.pools
         }
         self._all_variables = [v for row in self._taken for v in row] + list(self._served.values())
         self._rules()

@@ -54,11 +54,11 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How much of each piece is waited for, what GPUs may be turned into, units of a GPU that becomes shared."""
+    """What GPUs may be turned into, units of a GPU that becomes shared, how much of each piece is waited for."""
 
-    asked: tuple[tuple[Want, int], ...]
     modes: frozenset[Mode]
     units: int
+    asked: tuple[tuple[Want, int], ...] = ()
 
     @property
     def profiles(self) -> dict[str, int]:

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 from gpu.layout import legal
 from gpu.node import Gpu, Mode, PodRef, Snapshot
-from gpu.placement import PodRequest, Seated, place_all
+from gpu.placement import PodRequest
 from gpu.recut import Shape
 from gpu.scoring import Scoring
+from gpu.seating import Asked, Seated, place_all
 from mig_manager.demand import Demand
 from mig_manager.outlook import Key, Outlook, shape_of
 from mig_manager.packing import Packing, solve
 from mig_manager.patterns import Terms
-from mig_manager.problem import asked, pose
+from mig_manager.problem import pose
 from policies.model import Policy
 
 
@@ -62,7 +63,7 @@ class Plan:
 
 def propose(outlook: Outlook, demand: Demand, policy: Policy) -> Plan:
     """The best plan for this demand; without changes when none can help."""
-    terms = Terms(asked(demand.waiting), frozenset(policy.recutting.modes), policy.sharing.units_per_gpu)
+    terms = Terms(frozenset(policy.recutting.modes), policy.sharing.units_per_gpu)
     budget = policy.recutting.max_gpus_at_once - len(outlook.under_way)
     if budget < 1 or not demand.waiting:
         return Plan()
@@ -94,10 +95,11 @@ def worth_it(
 ) -> tuple[Plan, str]:
     """The plan with its true gain and the pods each change serves; and, if it must not be acted on, why not."""
     pending = tuple(pending)
-    if why := _unsound(plan, outlook):
+    if why := _unsound(plan, outlook) or _useless(plan, pending):
         return plan, why
-    before = place_all(outlook.snapshot, pending, scoring)
-    after = place_all(apply(outlook.snapshot, plan, units), pending, scoring)
+    asked = Asked(scoring)
+    before = place_all(outlook.snapshot, pending, asked)
+    after = place_all(apply(outlook.snapshot, plan, units), pending, asked)
     sat, sits = ({p.pod for p in seated.placed} for seated in (before, after))
     true = replace(_with_servants(plan, before, after, pending), gain=len(sits) - len(sat))
     if homeless := sorted(str(pod) for pod in sat - sits):
@@ -129,6 +131,14 @@ def _unsound(plan: Plan, outlook: Outlook) -> str:
             return f"not acted on: GPU {gpu.index} of node {node.name} is in use and cannot change its kind"
         if not use.slices <= frozenset(change.after.layout):
             return f"not acted on: GPU {gpu.index} of node {node.name} would lose a slice in use"
+    return ""
+
+
+def _useless(plan: Plan, pending: tuple[PodRequest, ...]) -> str:
+    """A change where none of those who wait may run; they may have been given other constraints meanwhile."""
+    for node in sorted({c.node for c in plan.changes}):
+        if pending and all(node in request.barred for request in pending):
+            return f"not acted on: no pod that waits may run on node {node}"
     return ""
 
 

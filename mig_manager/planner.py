@@ -6,9 +6,9 @@ Writes only `spec.gpus` of GpuNodes, and events. Never touches a GPU, a pod or a
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cluster import names
+from cluster import eligible, names
 from cluster.cache import Cache
 from cluster.client import GPUNODES, Client
 from cluster.clock import Clock
@@ -16,6 +16,7 @@ from cluster.errors import ApiError, Conflict, Unreachable
 from cluster.events import Events
 from cluster.gpunode import NodeFacts, Object, read_gpunode, wanted_out
 from cluster.process import forever
+from gpu.node import Snapshot
 from gpu.placement import PodRequest
 from gpu.recut import Wanted
 from gpu.scoring import Scoring
@@ -124,7 +125,7 @@ class Planner:
         facts: Mapping[str, NodeFacts] = {n.name: f for n in snapshot.nodes if (f := self._cache.facts(n.name))}
         view = outlook(snapshot, facts, policy.recutting.cooldown_seconds, policy.sharing.units_per_gpu, now)
         scoring = Scoring(policy.placing.scorer, now, policy.placing.stale_after_seconds)
-        return View(view, self._cache.pending(), policy, scoring)
+        return View(view, _with_bars(self._cache, snapshot), policy, scoring)
 
     def _order(self, plan: Plan, objects: Mapping[str, Object | None], lost: threading.Event | None) -> str:
         done: list[LayoutChange] = []
@@ -182,6 +183,18 @@ class Planner:
             for request in change.serves[:10]:
                 if pod := self._cache.pod(request.pod.uid):
                     self._events.write(pod, names.RECUT_STARTED, f"{said} for this pod")
+
+
+def _with_bars(cache: Cache, snapshot: Snapshot) -> tuple[PodRequest, ...]:
+    """Those who wait, each with the nodes it may not run on; a pod or node that is gone meanwhile is left out.
+
+    Pods of other schedulers wait too: they ask for the same resources of the same nodes and take what is cut.
+    """
+    requests = cache.pending()
+    pods = {r.pod.uid: pod for r in requests if (pod := cache.pod(r.pod.uid))}
+    nodes = {n.name: node for n in snapshot.nodes if (node := cache.node(n.name))}
+    shut = eligible.barred(pods, nodes)
+    return tuple(replace(r, barred=shut[r.pod.uid]) for r in requests if r.pod.uid in shut)
 
 
 def _measure_demand(view: View, demand: Demand) -> None:

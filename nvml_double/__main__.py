@@ -58,7 +58,10 @@ def _parser() -> argparse.ArgumentParser:
         "--kill", choices=["before", "after"], default=None, help="kill its caller before or after it acts"
     )
     sub.add_argument("--times", type=int, default=1, help="how often")
-    act("clear-faults", "no more faults", lambda a: Machine(a.state).clear_faults())
+    sub = act("faults", "the faults that wait", _faults)
+    sub.add_argument("--clear", action="store_true", help="remove them all")
+    sub = _of_gpu(act("mode", "MIG mode, as if it had always been so", _mode))
+    sub.add_argument("mig", choices=["on", "off"], help="what it is")
     act("reboot", "instances are lost, and MIG mode where the driver holds it", lambda a: Machine(a.state).reboot())
     act("show", "all GPUs as text", lambda a: print(Machine(a.state).show()))
     return parser
@@ -98,6 +101,18 @@ def _process(args: argparse.Namespace) -> None:
         raise DoubleError("give --pid PID, or --clear")
     else:
         machine.add_process(args.gpu, args.pid, args.memory, args.gi, args.ci)
+
+
+def _faults(args: argparse.Namespace) -> None:
+    machine = Machine(args.state)
+    if args.clear:
+        machine.clear_faults()
+    for line in machine.faults():
+        print(line)
+
+
+def _mode(args: argparse.Namespace) -> None:
+    Machine(args.state).mode(args.gpu, args.mig == "on")
 
 
 def _xid(args: argparse.Namespace) -> None:

@@ -1,88 +1,21 @@
-"""Builds the double and sets what its GPUs are and do: for tests, the demonstration and the command."""
+"""What the GPUs of one state file are and do: for tests, the demonstration and the command."""
 
 import ctypes
+import difflib
 import fcntl
-import hashlib
-import json
-import shutil
-import subprocess
-import tempfile
-import uuid
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from nvml_double import layout
 from nvml_double.layout import Gpu, State
+from nvml_double.library import DoubleError, build, calls, compiler
+from nvml_double.models import NO_ID, fill, model, model_keys
 
-HERE = Path(__file__).parent
-SOURCES = ("state.c", "mig.c", "device.c")
-LIBRARY = "libnvidia-ml.so.1"
-NO_ID = 0xFFFFFFFF
+__all__ = ["DoubleError", "Machine", "build", "compiler", "model_keys"]
+
 XID_EVENT = 0x8
-ARCHITECTURES = {"ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
-MEDIA = {"none": 0, "standard": 1, "extended": 2, "all": 3}
-ALIASES = {"a30": "a30-24gb", "a100": "a100-40gb", "h100": "h100-80gb", "h200": "h200-141gb", "b200": "b200-180gb"}
-_NAMESPACE = uuid.UUID("2f4b9a57-3ed8-5f0b-8c55-6f7e9a1f2c01")
-
-
-class DoubleError(Exception):
-    """The double cannot be built or set as asked; the text says what to do."""
-
-
-def compiler() -> str | None:
-    """The C compiler of this machine, None when there is none."""
-    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-
-
-def build(directory: Path) -> Path:
-    """The library, in a folder below `directory` named after its sources; built only once. Raises DoubleError."""
-    found = compiler()
-    if found is None:
-        raise DoubleError("no C compiler: install gcc, or use the double in Python (fallow agent --hardware fake)")
-    digest = hashlib.sha256(layout.header().encode())
-    for name in (*SOURCES, "double.h"):
-        digest.update((HERE / name).read_bytes())
-    place = directory / digest.hexdigest()[:16]
-    if not (place / LIBRARY).exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        _compile(found, directory, place)
-    return place / LIBRARY
-
-
-def _compile(found: str, directory: Path, place: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=directory) as work:
-        (Path(work) / "layout.h").write_text(layout.header())
-        flags = [
-            "-std=c11",
-            "-O1",
-            "-fPIC",
-            "-shared",
-            "-fvisibility=hidden",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pthread",
-        ]
-        out = Path(work) / "out"
-        out.mkdir()
-        command = [found, *flags, f"-I{work}", f"-I{HERE}", f"-Wl,-soname,{LIBRARY}", "-o", str(out / LIBRARY)]
-        done = subprocess.run(
-            [*command, *(str(HERE / s) for s in SOURCES)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise DoubleError(f"{found} failed:\n{done.stderr}")
-        try:
-            out.rename(place)
-        except OSError:
-            # Somebody else built the same at the same time.
-            if not (place / LIBRARY).exists():
-                raise
-
-
-def model_keys() -> list[str]:
-    return sorted(_models())
 
 
 class Machine:
@@ -101,10 +34,13 @@ class Machine:
         state = State(magic=layout.MAGIC, version=layout.VERSION, size=ctypes.sizeof(State), gpu_count=len(models))
         state.driver = b"580.95.05"
         for index, name in enumerate(models):
-            _fill(state.gpus[index], _model(name), index, seed)
-        temporary = path.with_suffix(".new")
-        temporary.write_bytes(bytes(state))
-        temporary.replace(path)
+            fill(state.gpus[index], model(name), index, seed)
+        temporary = path.with_name(f"{path.name}.new")
+        try:
+            temporary.write_bytes(bytes(state))
+            temporary.replace(path)
+        except OSError as error:
+            raise DoubleError(f"cannot write {path}: {error.strerror}") from error
         return cls(path)
 
     def environment(self, library: Path) -> dict[str, str]:
@@ -123,9 +59,15 @@ class Machine:
         memory_busy: float | None = None,
         memory_used_mib: int | None = None,
     ) -> None:
-        """Activity as shares between 0 and 1."""
+        """Activity as shares between 0 and 1. Raises DoubleError for anything a GPU could not show."""
+        for name, share in (("busy", busy), ("memory busy", memory_busy)):
+            if share is not None and not 0 <= share <= 1:
+                raise DoubleError(f"{name} {100 * share:g}%: expected 0 to 100")
         with self._gpu(gpu) as raw:
+            if memory_used_mib is not None and not 0 <= memory_used_mib * 2**20 <= raw.memory_bytes:
+                raise DoubleError(f"{memory_used_mib} MiB used: GPU {gpu} has {raw.memory_bytes // 2**20} MiB")
             if busy is not None:
+                _count_energy(raw)
                 raw.busy = round(100 * busy)
                 raw.power_mw = 70_000 + round(600_000 * busy)
                 raw.temperature = 30 + round(45 * busy)
@@ -137,7 +79,11 @@ class Machine:
     def add_process(
         self, gpu: int, pid: int, memory_mib: int = 100, gi: int | None = None, ci: int | None = None
     ) -> None:
+        """Outside MIG without `gi`; in a GPU instance its compute instance 0 unless told otherwise."""
+        if pid < 1 or memory_mib < 0 or (ci is not None and gi is None):
+            raise DoubleError("a process has a positive pid, no negative memory, and --ci only with its --gi")
         with self._gpu(gpu) as raw:
+            _check_instance(raw, gpu, gi, 0 if ci is None else ci)
             vacant = next((p for p in raw.processes if not p.used), None)
             if vacant is None:
                 raise DoubleError(f"a GPU holds at most {layout.PROCESSES} processes")
@@ -157,12 +103,27 @@ class Machine:
         with self._gpu(gpu) as raw:
             raw.lost = int(lost)
 
+    def mode(self, gpu: int, mig: bool) -> None:
+        """MIG mode as if the GPU had always been in it: no rule is asked, but slices keep it on."""
+        with self._gpu(gpu) as raw:
+            if not raw.profile_count:
+                raise DoubleError(f"GPU {gpu} cannot be cut")
+            if not mig and any(g.used for g in raw.instances):
+                raise DoubleError(f"GPU {gpu} is cut: MIG mode stays on while there are slices")
+            raw.mig = raw.mig_pending = int(mig)
+
     def xid(self, gpu: int, code: int, gi: int | None = None) -> None:
+        """Reported to every client that listens; without `gi` it may concern the whole GPU."""
+        if code < 0:
+            raise DoubleError(f"XID {code}: expected a positive number")
         with self._state() as state:
+            if not 0 <= gpu < state.gpu_count:
+                raise DoubleError(f"no GPU {gpu}: this machine has {state.gpu_count}")
+            _check_instance(state.gpus[gpu], gpu, gi, None)
             state.event_sequence += 1
             event = state.events[state.event_sequence % layout.EVENTS]
             event.type, event.data, event.gpu = XID_EVENT, code, gpu
-            event.gi = event.ci = NO_ID if gi is None else gi
+            event.gi, event.ci = NO_ID if gi is None else gi, NO_ID
             event.sequence = state.event_sequence
 
     def fault(
@@ -174,6 +135,12 @@ class Machine:
         """
         if sum(x is not None for x in (fail, hang, kill)) != 1 or kill not in (None, "before", "after"):
             raise DoubleError("a fault is one of: fail=CODE, hang=SECONDS, kill='before' or 'after'")
+        if call not in calls():
+            near = difflib.get_close_matches(call, calls(), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise DoubleError(f"the double has no call {call!r}: give its C name{hint}")
+        if times < 1 or (hang is not None and hang < 0) or (fail is not None and fail < 1):
+            raise DoubleError("times and an error code are at least 1, and a hang takes no negative time")
         kind = layout.FAIL if fail is not None else layout.HANG if hang is not None else 0
         kind = kind or (layout.KILL_BEFORE if kill == "before" else layout.KILL_AFTER)
         with self._state() as state:
@@ -183,15 +150,27 @@ class Machine:
             vacant.call, vacant.kind, vacant.code, vacant.seconds = call.encode(), kind, fail or 0, hang or 0.0
             vacant.times = times
 
+    def faults(self) -> tuple[str, ...]:
+        """Those still waiting, in words."""
+        words = {layout.KILL_BEFORE: "kills its caller before", layout.KILL_AFTER: "kills its caller after"}
+        words |= {layout.FAIL: "fails with {0.code}", layout.HANG: "hangs for {0.seconds:g} s"}
+        with self._state() as state:
+            waiting = [(f.call.decode(), words[f.kind].format(f), f.times) for f in state.faults if f.times]
+        return tuple(f"{call} {what}, {times} more" for call, what, times in waiting)
+
     def clear_faults(self) -> None:
         with self._state() as state:
             for fault in state.faults:
                 fault.times = 0
 
     def reboot(self) -> None:
-        """Instances are lost on every GPU, and MIG mode where the driver holds it (Hopper and newer)."""
+        """Slices and processes are lost on every GPU, MIG mode where the driver holds it (Hopper and newer).
+
+        A pending mode takes effect where the GPU itself stores it (Ampere).
+        """
         with self._state() as state:
             for raw in list(state.gpus)[: state.gpu_count]:
+                raw.energy_mj, raw.energy_at = 0, time.time()
                 ctypes.memset(ctypes.addressof(raw.instances), 0, ctypes.sizeof(raw.instances))
                 ctypes.memset(ctypes.addressof(raw.processes), 0, ctypes.sizeof(raw.processes))
                 raw.mig = raw.mig_pending = raw.mig_pending if raw.needs_reset else 0
@@ -251,53 +230,18 @@ class Machine:
                 file.flush()
 
 
-def _models() -> dict[str, dict[str, Any]]:
-    raw = json.loads((HERE.parent / "gpu" / "profiles.json").read_text("utf-8"))
-    return {m["key"]: m for m in raw["models"]}
+def _check_instance(raw: Gpu, gpu: int, gi: int | None, ci: int | None) -> None:
+    """Whether that GPU instance, and in it that compute instance, is there."""
+    if gi is None:
+        return
+    if not 0 <= gi < layout.INSTANCES or not raw.instances[gi].used:
+        raise DoubleError(f"GPU {gpu} has no GPU instance {gi}")
+    if ci is not None and (not 0 <= ci < layout.COMPUTE or not raw.instances[gi].compute[ci].used):
+        raise DoubleError(f"GPU instance {gi} of GPU {gpu} has no compute instance {ci}")
 
 
-def _model(name: str) -> dict[str, Any]:
-    key = name.lower()
-    models = _models()
-    key = ALIASES.get(key, key)
-    if key not in models:
-        raise DoubleError(f"no GPU model {name!r}; known are {', '.join(sorted(models))}")
-    return models[key]
-
-
-def _fill(gpu: Gpu, model: dict[str, Any], index: int, seed: int) -> None:
-    major, minor = model["cuda_compute_capability"].split(".")
-    gpu.uuid = f"GPU-{uuid.uuid5(_NAMESPACE, f'{seed}/{index}')}".encode()
-    gpu.name = model["product_name"].encode()
-    gpu.serial = f"{1650000000000 + 1000 * seed + index}".encode()
-    gpu.minor, gpu.bus = index, 0x18 + 16 * index
-    gpu.pci_device_id = int(model["pci_device_ids"][0], 16)
-    gpu.architecture = ARCHITECTURES.get(model["architecture"], NO_ID)
-    gpu.cc_major, gpu.cc_minor = int(major), int(minor)
-    gpu.needs_reset = int(model["mig_mode_change_needs_gpu_reset"])
-    gpu.axis, gpu.compute_total = model["placement_axis_length"], model["compute_slices_total"]
-    gpu.sm_total = model["sm_total_full_gpu"]
-    gpu.memory_bytes = model["memory_total_mib"] * 2**20
-    gpu.power_mw, gpu.power_limit_mw, gpu.temperature, gpu.persistence = 70_000, 700_000, 30, 1
-    gpu.profile_count = len(model["profiles"])
-    for number, profile in enumerate(model["profiles"]):
-        _fill_profile(gpu.profiles[number], profile)
-
-
-def _fill_profile(target: layout.Profile, raw: dict[str, Any]) -> None:
-    target.name = raw["name"].encode()
-    target.id, target.index = raw["profile_id"], raw["nvml_index"]
-    target.compute, target.limit = raw["compute_slices"], raw["max_instances"]
-    target.memory_mib, target.sm = raw["memory_mib"], raw["sm_count"]
-    target.copy_engines, target.decoders = raw["copy_engines"], raw["decoders"]
-    target.encoders, target.jpeg, target.ofa = raw["encoders"], raw["jpeg"], raw["ofa"]
-    target.media = MEDIA[raw["media"]]
-    starts = sorted(p["start"] for p in raw["placements"])
-    target.size, target.start_count = raw["placements"][0]["size"], len(starts)
-    for number, start in enumerate(starts):
-        target.starts[number] = start
-    target.ci_count = len(raw["compute_instances"])
-    for number, ci in enumerate(raw["compute_instances"]):
-        made = target.ci[number]
-        made.id, made.index, made.slices = ci["ci_profile_id"], ci["nvml_index"], ci["compute_slices"]
-        made.sm, made.limit = ci["sm_count"] or 0, ci["max_instances"]
+def _count_energy(raw: Gpu) -> None:
+    """What was used at the old power, so that the counter never runs backwards."""
+    now = time.time()
+    raw.energy_mj += round(max(0.0, now - raw.energy_at) * raw.power_mw)
+    raw.energy_at = now

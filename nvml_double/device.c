@@ -1,4 +1,4 @@
-/* Everything that is not MIG: sessions, identity, memory, activity, processes, events, health and topology. */
+/* Everything of one GPU that is not MIG: sessions, identity, memory, activity, processes, events and health. */
 #define _GNU_SOURCE
 #include "double.h"
 
@@ -59,18 +59,15 @@ struct EventSet {
 
 EXPORT Return nvmlInitWithFlags(unsigned flags) {
     (void)flags;
-    return open_session();
+    return open_session("nvmlInitWithFlags");
 }
 
 EXPORT Return nvmlInit_v2(void) {
-    return open_session();
+    return open_session("nvmlInit_v2");
 }
 
 EXPORT Return nvmlShutdown(void) {
-    BEGIN("nvmlShutdown");
-    Return result = release(this_call, SUCCESS);
-    close_session();
-    return result;
+    return close_session("nvmlShutdown");
 }
 
 EXPORT const char *nvmlErrorString(Return code) {
@@ -79,11 +76,14 @@ EXPORT const char *nvmlErrorString(Return code) {
         [UNINITIALIZED] = "Uninitialized",
         [INVALID_ARGUMENT] = "Invalid Argument",
         [NOT_SUPPORTED] = "Not Supported",
+        [NO_PERMISSION] = "Insufficient Permissions",
         [NOT_FOUND] = "Not Found",
         [INSUFFICIENT_SIZE] = "Insufficient Size",
         [DRIVER_NOT_LOADED] = "Driver Not Loaded",
         [TIMEOUT] = "Timeout",
         [GPU_IS_LOST] = "GPU is lost",
+        [OPERATING_SYSTEM] = "The operating system has blocked the request",
+        [MISMATCH] = "RM has detected an NVML/RM version mismatch",
         [RESET_REQUIRED] = "GPU requires restart",
         [IN_USE] = "In use by another client",
         [INSUFFICIENT_RESOURCES] = "Insufficient Resources",
@@ -130,8 +130,18 @@ EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *device) {
     RETURN(SUCCESS);
 }
 
+/* By its UUID, or by the form that drivers before R470 wrote: MIG-<UUID of the GPU>/<gi>/<ci>. */
+static int names_mig(const struct Gpu *gpu, unsigned gi, unsigned ci, const char *text) {
+    char old[96];
+    snprintf(old, sizeof old, "MIG-%s/%u/%u", gpu->uuid, gi, ci);
+    const struct ComputeInstance *compute = &gpu->instances[gi].compute[ci];
+    return compute->used && (strcmp(compute->uuid, text) == 0 || strcmp(old, text) == 0);
+}
+
 EXPORT Return nvmlDeviceGetHandleByUUID(const char *uuid, Handle *device) {
     BEGIN("nvmlDeviceGetHandleByUUID");
+    if (!uuid || !device)
+        RETURN(INVALID_ARGUMENT);
     for (unsigned i = 0; i < state->gpu_count; i++) {
         struct Gpu *gpu = &state->gpus[i];
         if (strcmp(gpu->uuid, uuid) == 0) {
@@ -140,7 +150,7 @@ EXPORT Return nvmlDeviceGetHandleByUUID(const char *uuid, Handle *device) {
         }
         for (unsigned gi = 0; gi < INSTANCES; gi++)
             for (unsigned ci = 0; gpu->instances[gi].used && ci < COMPUTE; ci++)
-                if (gpu->instances[gi].compute[ci].used && strcmp(gpu->instances[gi].compute[ci].uuid, uuid) == 0) {
+                if (names_mig(gpu, gi, ci, uuid)) {
                     *device = handle_of(KIND_MIG, i, gi, ci);
                     RETURN(gpu->lost ? GPU_IS_LOST : SUCCESS);
                 }
@@ -188,13 +198,8 @@ EXPORT Return nvmlDeviceGetIndex(Handle device, unsigned *number) {
     BEGIN("nvmlDeviceGetIndex");
     unsigned index, gi, ci;
     GPU(gpu, device, 1);
-    *number = index_of(gpu);
-    if (handle_is(device, KIND_MIG, &index, &gi, &ci)) {
-        *number = 0;
-        for (unsigned g = 0; g < INSTANCES; g++)
-            for (unsigned c = 0; gpu->instances[g].used && c < COMPUTE; c++)
-                *number += gpu->instances[g].compute[c].used && (g < gi || (g == gi && c < ci)) ? 1u : 0u;
-    }
+    int mig = handle_is(device, KIND_MIG, &index, &gi, &ci);
+    *number = mig ? gpu->instances[gi].compute[ci].index : index_of(gpu);
     RETURN(SUCCESS);
 }
 
@@ -228,6 +233,8 @@ EXPORT Return nvmlDeviceGetCudaComputeCapability(Handle device, int *major, int 
     EXPORT Return call(Handle device, unsigned *value) {                                                               \
         BEGIN(#call);                                                                                                  \
         GPU(gpu, device, mig_too);                                                                                     \
+        if (!value)                                                                                                    \
+            RETURN(INVALID_ARGUMENT);                                                                                  \
         *value = (expression);                                                                                         \
         RETURN(SUCCESS);                                                                                               \
     }
@@ -281,42 +288,48 @@ EXPORT Return nvmlDeviceGetMaxClockInfo(Handle device, unsigned type, unsigned *
 EXPORT Return nvmlDeviceGetTotalEnergyConsumption(Handle device, unsigned long long *millijoules) {
     BEGIN("nvmlDeviceGetTotalEnergyConsumption");
     GPU(gpu, device, 0);
-    *millijoules = (unsigned long long)time(NULL) * gpu->power_mw;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double passed = (double)now.tv_sec + (double)now.tv_nsec / 1e9 - gpu->energy_at;
+    *millijoules = gpu->energy_mj + (passed > 0 ? (unsigned long long)(passed * gpu->power_mw) : 0);
     RETURN(SUCCESS);
 }
 
-/* Total and used bytes of a GPU or of the instance behind a MIG handle. */
-static void memory_of(Handle device, const struct Gpu *gpu, unsigned long long *total, unsigned long long *used) {
+/* The memory of a GPU, or of the GPU instance behind a MIG handle: its compute instances share it. */
+static struct MemoryV2 memory_of(Handle device, const struct Gpu *gpu) {
     unsigned index, gi, ci;
-    *total = gpu->memory_bytes;
-    *used = gpu->memory_used;
+    struct MemoryV2 memory = {MEMORY_V2, gpu->memory_bytes, RESERVED_BYTES, 0, gpu->memory_used};
     if (handle_is(device, KIND_MIG, &index, &gi, &ci)) {
-        *total = (unsigned long long)gpu->profiles[gpu->instances[gi].profile].memory_mib << 20;
-        *used = 0;
+        memory.total = (unsigned long long)gpu->profiles[gpu->instances[gi].profile].memory_mib << 20;
+        memory.reserved = memory.used = 0;
         for (unsigned i = 0; i < PROCESSES; i++)
-            *used += gpu->processes[i].used && gpu->processes[i].gi == gi ? gpu->processes[i].memory_bytes : 0;
+            memory.used += gpu->processes[i].used && gpu->processes[i].gi == gi ? gpu->processes[i].memory_bytes : 0;
     }
+    if (memory.used > memory.total - memory.reserved)
+        memory.used = memory.total - memory.reserved;
+    memory.free = memory.total - memory.reserved - memory.used;
+    return memory;
 }
 
 EXPORT Return nvmlDeviceGetMemoryInfo(Handle device, struct Memory *memory) {
     BEGIN("nvmlDeviceGetMemoryInfo");
     GPU(gpu, device, 1);
-    memory_of(device, gpu, &memory->total, &memory->used);
+    if (!memory)
+        RETURN(INVALID_ARGUMENT);
+    struct MemoryV2 found = memory_of(device, gpu);
     /* Version 1 counts what the driver keeps for itself as used. */
-    if (gpu_of(device, 0))
-        memory->used += RESERVED_BYTES;
-    memory->free = memory->total - memory->used;
+    *memory = (struct Memory){found.total, found.free, found.reserved + found.used};
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlDeviceGetMemoryInfo_v2(Handle device, struct MemoryV2 *memory) {
     BEGIN("nvmlDeviceGetMemoryInfo_v2");
     GPU(gpu, device, 1);
+    if (!memory)
+        RETURN(INVALID_ARGUMENT);
     if (memory->version != MEMORY_V2)
         RETURN(ARGUMENT_VERSION_MISMATCH);
-    memory_of(device, gpu, &memory->total, &memory->used);
-    memory->reserved = gpu_of(device, 0) ? RESERVED_BYTES : 0;
-    memory->free = memory->total - memory->used - memory->reserved;
+    *memory = memory_of(device, gpu);
     RETURN(SUCCESS);
 }
 
@@ -348,7 +361,7 @@ static Return processes(Handle device, unsigned *count, struct ProcessInfo *info
     int mig = handle_is(device, KIND_MIG, &index, &mine, &ci);
     for (unsigned i = 0; i < PROCESSES; i++) {
         const struct Process *p = &gpu->processes[i];
-        if (!p->used || (mig && p->gi != mine))
+        if (!p->used || (mig && (p->gi != mine || p->ci != ci)))
             continue;
         if (infos && needed < *count)
             infos[needed] = (struct ProcessInfo){p->pid, p->memory_bytes, p->gi, p->ci};
@@ -408,6 +421,8 @@ EXPORT Return nvmlEventSetFree(struct EventSet *set) {
 EXPORT Return nvmlDeviceRegisterEvents(Handle device, unsigned long long types, struct EventSet *set) {
     BEGIN("nvmlDeviceRegisterEvents");
     GPU(gpu, device, 0);
+    if (!set)
+        RETURN(INVALID_ARGUMENT);
     if (types & ~(unsigned long long)EVENT_TYPES)
         RETURN(NOT_SUPPORTED);
     set->gpus |= 1u << index_of(gpu);
@@ -427,23 +442,34 @@ static const struct Event *next_event(struct EventSet *set) {
     return next;
 }
 
-static Return wait_once(struct EventSet *set, struct EventData *data) {
-    BEGIN("nvmlEventSetWait_v2");
+/* Like the driver: the wait itself fails while a GPU of the set is off the bus, after what was heard before. */
+static Return hear(struct EventSet *set, struct EventData *data) {
     const struct Event *event = next_event(set);
-    if (!event)
-        RETURN(TIMEOUT);
-    set->read = event->sequence;
-    *data = (struct EventData){handle_of(KIND_GPU, event->gpu, 0, 0), event->type, event->data, event->gi, event->ci};
-    RETURN(SUCCESS);
+    if (event) {
+        set->read = event->sequence;
+        *data =
+            (struct EventData){handle_of(KIND_GPU, event->gpu, 0, 0), event->type, event->data, event->gi, event->ci};
+        return SUCCESS;
+    }
+    for (unsigned i = 0; i < state->gpu_count; i++)
+        if (set->gpus & 1u << i && state->gpus[i].lost)
+            return GPU_IS_LOST;
+    return TIMEOUT;
 }
 
 EXPORT Return nvmlEventSetWait_v2(struct EventSet *set, struct EventData *data, unsigned timeout_ms) {
+    BEGIN("nvmlEventSetWait_v2");
+    if (!set || !data)
+        RETURN(INVALID_ARGUMENT);
     const struct timespec pause = {0, 10000000};
     for (unsigned waited = 0;; waited += 10) {
-        Return result = wait_once(set, data);
+        Return result = hear(set, data);
         if (result != TIMEOUT || waited >= timeout_ms)
-            return result;
+            RETURN(result);
+        give();
         nanosleep(&pause, NULL);
+        if (take() != SUCCESS)
+            return UNINITIALIZED;
     }
 }
 
@@ -512,71 +538,3 @@ EXPORT Return nvmlDeviceGetTotalEccErrors(Handle device, unsigned type, unsigned
     *errors = 0;
     RETURN(SUCCESS);
 }
-
-/* Neighbours share a PCIe switch, four GPUs a socket; every pair is one NVSwitch hop away. */
-EXPORT Return nvmlDeviceGetTopologyCommonAncestor(Handle first, Handle second, unsigned *level) {
-    BEGIN("nvmlDeviceGetTopologyCommonAncestor");
-    GPU(a, first, 0);
-    GPU(b, second, 0);
-    unsigned x = index_of(a), y = index_of(b);
-    *level = x == y ? 0 : x / 2 == y / 2 ? 20 : x / 4 == y / 4 ? 40 : 50;
-    RETURN(SUCCESS);
-}
-
-EXPORT Return nvmlDeviceGetP2PStatus(Handle first, Handle second, unsigned cap, unsigned *status) {
-    BEGIN("nvmlDeviceGetP2PStatus");
-    GPU(a, first, 0);
-    GPU(b, second, 0);
-    if (cap > 4)
-        RETURN(INVALID_ARGUMENT);
-    *status = a->mig || b->mig ? 5 : 0;
-    RETURN(SUCCESS);
-}
-
-EXPORT Return nvmlDeviceGetNvLinkState(Handle device, unsigned link, unsigned *active) {
-    BEGIN("nvmlDeviceGetNvLinkState");
-    GPU(gpu, device, 0);
-    if (link >= 18)
-        RETURN(INVALID_ARGUMENT);
-    *active = gpu->mig ? 0 : 1;
-    RETURN(SUCCESS);
-}
-
-EXPORT Return nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, unsigned *type) {
-    BEGIN("nvmlDeviceGetNvLinkRemoteDeviceType");
-    GPU(gpu, device, 0);
-    if (link >= 18 || gpu->mig)
-        RETURN(INVALID_ARGUMENT);
-    *type = 2;
-    RETURN(SUCCESS);
-}
-
-EXPORT Return nvmlDeviceGetCpuAffinity(Handle device, unsigned words, unsigned long *set) {
-    BEGIN("nvmlDeviceGetCpuAffinity");
-    GPU(gpu, device, 0);
-    memset(set, 0, words * sizeof *set);
-    set[0] = index_of(gpu) / 4 % 2 ? 0xffff0000ul : 0x0000fffful;
-    RETURN(SUCCESS);
-}
-
-/* Known to the real library and answered so by many a GPU; present, so that a client learns it by the answer. */
-#define ABSENT(call)                                                                                                   \
-    EXPORT Return call(void) {                                                                                         \
-        BEGIN(#call);                                                                                                  \
-        RETURN(NOT_SUPPORTED);                                                                                         \
-    }
-
-ABSENT(nvmlDeviceGetProcessUtilization)
-ABSENT(nvmlDeviceGetSamples)
-ABSENT(nvmlDeviceGetEncoderUtilization)
-ABSENT(nvmlDeviceGetDecoderUtilization)
-ABSENT(nvmlDeviceGetFanSpeed)
-ABSENT(nvmlDeviceGetPcieThroughput)
-ABSENT(nvmlDeviceGetGpuFabricInfoV)
-ABSENT(nvmlDeviceGetPlatformInfo)
-ABSENT(nvmlDeviceGetNumaNodeId)
-ABSENT(nvmlDeviceGetRowRemapperHistogram)
-ABSENT(nvmlGpmQueryDeviceSupport)
-ABSENT(nvmlDeviceGetCurrentClocksEventReasons)
-ABSENT(nvmlDeviceGetDriverModel)
-ABSENT(nvmlDeviceGetDriverModel_v2)

@@ -15,6 +15,7 @@ enum {
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
@@ -35,8 +36,11 @@ extern struct State *state;
 /* Takes the lock and plays a fault that is due; release() plays the second half and gives the lock back. */
 Return enter(const char *call);
 Return release(const char *call, Return result);
-Return open_session(void);
-void close_session(void);
+/* The lock alone, for a call that waits in between. take() answers UNINITIALIZED, without the lock, after a shutdown. */
+Return take(void);
+void give(void);
+Return open_session(const char *call);
+Return close_session(const char *call);
 int foreign_session(void);
 
 /* Handles are numbers in a pointer's clothes: kind, GPU, GPU instance, compute instance. */
@@ -49,6 +53,11 @@ struct Gpu *gpu_of(Handle handle, int mig_too);
 struct GpuInstance *gi_of(Handle handle, struct Gpu **gpu);
 struct ComputeInstance *ci_of(Handle handle, struct Gpu **gpu, struct GpuInstance **gi);
 unsigned index_of(const struct Gpu *gpu);
+
+/* MIG, in mig.c. */
+struct Profile *profile_of(struct Gpu *gpu, const struct GpuInstance *gi);
+unsigned gi_id(const struct Gpu *gpu, const struct GpuInstance *gi);
+uint32_t span(unsigned start, unsigned size);
 
 Return put_text(char *target, unsigned length, const char *text);
 
@@ -66,6 +75,27 @@ Return put_text(char *target, unsigned length, const char *text);
     struct Gpu *gpu = gpu_of(handle, mig_too);                                                                         \
     do {                                                                                                               \
         if (!gpu)                                                                                                      \
+            RETURN(INVALID_ARGUMENT);                                                                                  \
+        if (gpu->lost)                                                                                                 \
+            RETURN(GPU_IS_LOST);                                                                                       \
+    } while (0)
+
+/* The same for the handle of a GPU instance, and of a compute instance. */
+#define INSTANCE(gpu, gi, handle)                                                                                      \
+    struct Gpu *gpu = NULL;                                                                                            \
+    struct GpuInstance *gi = gi_of(handle, &gpu);                                                                      \
+    do {                                                                                                               \
+        if (!gi)                                                                                                       \
+            RETURN(INVALID_ARGUMENT);                                                                                  \
+        if (gpu->lost)                                                                                                 \
+            RETURN(GPU_IS_LOST);                                                                                       \
+    } while (0)
+#define COMPUTE_INSTANCE(gpu, gi, ci, handle)                                                                          \
+    struct Gpu *gpu = NULL;                                                                                            \
+    struct GpuInstance *gi = NULL;                                                                                     \
+    struct ComputeInstance *ci = ci_of(handle, &gpu, &gi);                                                             \
+    do {                                                                                                               \
+        if (!ci)                                                                                                       \
             RETURN(INVALID_ARGUMENT);                                                                                  \
         if (gpu->lost)                                                                                                 \
             RETURN(GPU_IS_LOST);                                                                                       \

@@ -8,7 +8,7 @@ from ctypes import c_char, c_double, c_uint32, c_uint64
 from typing import Any
 
 MAGIC = b"FALLOWNV"
-VERSION = 1
+VERSION = 2
 
 GPUS, PROFILES, STARTS, CI_PROFILES, INSTANCES, COMPUTE, PROCESSES = 16, 18, 16, 8, 16, 8, 64
 EVENTS, FAULTS, SESSIONS = 64, 32, 256
@@ -44,7 +44,13 @@ class Profile(ctypes.Structure):
 
 
 class ComputeInstance(ctypes.Structure):
-    _fields_ = [("used", c_uint32), ("profile", c_uint32), ("start", c_uint32), ("uuid", c_char * 48)]
+    _fields_ = [
+        ("used", c_uint32),
+        ("profile", c_uint32),
+        ("start", c_uint32),
+        ("index", c_uint32),
+        ("uuid", c_char * 48),
+    ]
 
 
 class GpuInstance(ctypes.Structure):
@@ -94,6 +100,8 @@ class Gpu(ctypes.Structure):
         ("recovery_action", c_uint32),
         ("memory_bytes", c_uint64),
         ("memory_used", c_uint64),
+        ("energy_mj", c_uint64),
+        ("energy_at", c_double),
         ("profile_count", c_uint32),
         ("profiles", Profile * PROFILES),
         ("instances", GpuInstance * INSTANCES),
@@ -123,7 +131,7 @@ class Fault(ctypes.Structure):
 
 
 class Session(ctypes.Structure):
-    _fields_ = [("pid", c_uint32), ("count", c_uint32)]
+    _fields_ = [("born", c_uint64), ("pid", c_uint32), ("count", c_uint32)]
 
 
 class State(ctypes.Structure):

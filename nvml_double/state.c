@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,18 +19,43 @@ struct State *state;
 
 static int file = -1;
 static unsigned initialized;
-static pid_t owner;
 /* flock() belongs to the open file, which the threads of a process share: they take turns by a mutex first. The kernel
    drops the flock of a process that dies, so a killed client blocks nobody. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
 
-static void lock(void) {
-    pthread_mutex_lock(&turn);
-    while (flock(file, LOCK_EX) != 0 && errno == EINTR) {
-    }
+static void forget(void) {
+    munmap(state, sizeof(struct State));
+    close(file);
+    state = NULL;
+    file = -1;
 }
 
-static void unlock(void) {
+/* A forked child starts uninitialized, with a mutex that no thread of its parent holds, and without the parent's file:
+   its copy would keep the parent's flock alive after the parent's death. */
+static void in_child(void) {
+    turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    if (initialized)
+        forget();
+    initialized = 0;
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+Return take(void) {
+    pthread_mutex_lock(&turn);
+    if (!initialized) {
+        pthread_mutex_unlock(&turn);
+        return UNINITIALIZED;
+    }
+    while (flock(file, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    return SUCCESS;
+}
+
+void give(void) {
     flock(file, LOCK_UN);
     pthread_mutex_unlock(&turn);
 }
@@ -48,74 +74,101 @@ static Return map_state(void) {
     }
     state = mmap(NULL, sizeof(struct State), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (state == MAP_FAILED) {
+        state = NULL;
         close(file);
         return OPERATING_SYSTEM;
     }
     if (memcmp(state->magic, STATE_MAGIC, sizeof state->magic) != 0 || state->version != STATE_VERSION) {
-        munmap(state, sizeof(struct State));
-        close(file);
+        forget();
         return MISMATCH;
     }
     return SUCCESS;
 }
 
-static struct Session *session_of(uint32_t pid) {
+/* When a process started, by /proc (field 22, in ticks since boot); 0 when it is gone or only waits to be reaped.
+   With it a number that another process got later is not taken for the first one. */
+static uint64_t birth(uint32_t pid) {
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    int stat = open(path, O_RDONLY | O_CLOEXEC);
+    if (stat < 0)
+        return 0;
+    ssize_t length = read(stat, text, sizeof text - 1);
+    close(stat);
+    text[length > 0 ? length : 0] = 0;
+    char *at = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!at || strlen(at) < 3 || at[2] == 'Z' || at[2] == 'X')
+        return 0;
+    at++;
+    for (int field = 3; field < 22 && at; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) + 1 : 0;
+}
+
+static int alive(const struct Session *session) {
+    return session->count && birth(session->pid) == session->born;
+}
+
+/* This process's own entry, a new one if need be; NULL when the table is full of living clients. */
+static struct Session *own_session(void) {
+    uint32_t pid = (uint32_t)getpid();
+    uint64_t born = birth(pid);
     struct Session *vacant = NULL;
     for (unsigned i = 0; i < SESSIONS; i++) {
         struct Session *session = &state->sessions[i];
-        if (session->count && session->pid == pid)
+        if (session->count && session->pid == pid && session->born == born)
             return session;
-        if (!vacant && (!session->count || kill((pid_t)session->pid, 0) != 0))
+        if (!vacant && !alive(session))
             vacant = session;
     }
-    if (vacant) {
-        vacant->pid = pid;
-        vacant->count = 0;
-    }
+    if (vacant)
+        *vacant = (struct Session){.pid = pid, .born = born};
     return vacant;
 }
 
-/* A forked child has no session of its own until it initializes again. */
-static int ready(void) {
-    return initialized && owner == getpid();
+static void drop(void) {
+    pthread_mutex_lock(&turn);
+    if (initialized && --initialized == 0)
+        forget();
+    pthread_mutex_unlock(&turn);
 }
 
-Return open_session(void) {
-    if (!ready()) {
-        Return mapped = map_state();
-        if (mapped != SUCCESS)
-            return mapped;
-        initialized = 0;
-        owner = getpid();
+Return open_session(const char *call) {
+    pthread_once(&forks_watched, watch_forks);
+    pthread_mutex_lock(&turn);
+    Return result = initialized ? SUCCESS : map_state();
+    if (result == SUCCESS)
+        initialized++;
+    pthread_mutex_unlock(&turn);
+    if (result != SUCCESS)
+        return result;
+    result = enter(call);
+    if (result != SUCCESS) {
+        drop();
+        return result;
     }
-    initialized++;
-    lock();
-    struct Session *session = session_of((uint32_t)getpid());
+    struct Session *session = own_session();
     if (session)
         session->count++;
-    unlock();
-    return SUCCESS;
+    return release(call, SUCCESS);
 }
 
-void close_session(void) {
-    lock();
-    struct Session *session = session_of((uint32_t)getpid());
+Return close_session(const char *call) {
+    Return result = enter(call);
+    if (result != SUCCESS)
+        return result;
+    struct Session *session = own_session();
     if (session && session->count)
         session->count--;
-    unlock();
-    if (--initialized == 0) {
-        munmap(state, sizeof(struct State));
-        close(file);
-        file = -1;
-    }
+    result = release(call, SUCCESS);
+    drop();
+    return result;
 }
 
 int foreign_session(void) {
-    for (unsigned i = 0; i < SESSIONS; i++) {
-        struct Session *session = &state->sessions[i];
-        if (session->count && session->pid != (uint32_t)getpid() && kill((pid_t)session->pid, 0) == 0)
+    for (unsigned i = 0; i < SESSIONS; i++)
+        if (state->sessions[i].pid != (uint32_t)getpid() && alive(&state->sessions[i]))
             return 1;
-    }
     return 0;
 }
 
@@ -130,10 +183,16 @@ static struct Fault *due(const char *call, int after) {
     return NULL;
 }
 
+static void pause_for(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
+}
+
 Return enter(const char *call) {
-    if (!ready())
-        return UNINITIALIZED;
-    lock();
+    Return result = take();
+    if (result != SUCCESS)
+        return result;
     struct Fault *fault = due(call, 0);
     if (!fault)
         return SUCCESS;
@@ -141,21 +200,20 @@ Return enter(const char *call) {
         kill(getpid(), SIGKILL);
     if (fault->kind == HANG) {
         /* Hangs alone: the rest of the machine goes on. */
-        struct timespec pause = {(time_t)fault->seconds, (long)((fault->seconds - (time_t)fault->seconds) * 1e9)};
-        unlock();
-        nanosleep(&pause, NULL);
-        lock();
-        return SUCCESS;
+        double seconds = fault->seconds;
+        give();
+        pause_for(seconds);
+        return take();
     }
-    Return code = fault->code;
-    unlock();
-    return code;
+    result = fault->code;
+    give();
+    return result;
 }
 
 Return release(const char *call, Return result) {
     if (due(call, 1))
         kill(getpid(), SIGKILL);
-    unlock();
+    give();
     return result;
 }
 

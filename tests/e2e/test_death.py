@@ -38,8 +38,8 @@ def test_the_agent_is_killed_in_the_middle_of_a_recut(fallow: Deployed, call: st
     machine, node = fallow.machines[0], fallow.cluster.nodes[0].name
     used = machine.slice_uuid(index, piece)
     if call in JOIN:
-        # Something idle that has to go: a free 2g in the place of which a 4g is wanted.
-        fallow.pod("goes", {BIG: 1}, node=node)
+        # Something idle that has to go: beside a slice in use at 6, a 3g and a 4g both fit at 0 alone.
+        fallow.pod("goes", {"nvidia.com/mig-3g.40gb": 1}, node=node)
         fallow.running("goes")
         fallow.gone("goes")
     machine.kill_agent_at(call, when)

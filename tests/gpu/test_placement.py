@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.node import Mode, NodeGpus, Share, Snapshot, Stage
-from gpu.placement import Fit, PodRequest, Reason, Refusal, best_of, in_flight, place, place_all
+from gpu.placement import Fit, PodRequest, Reason, Refusal, in_flight, place
 from gpu.scoring import Scoring
+from gpu.seating import best_of, place_all
 from tests import builders as b
 from tests import strategies
 

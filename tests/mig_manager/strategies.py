@@ -1,5 +1,7 @@
 """Small clusters and requests for hypothesis: A30 GPUs, whose 76 layouts can all be tried."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from gpu.layout import Layout, legal_layouts
@@ -45,6 +47,8 @@ wants = st.one_of(
 
 
 @st.composite
-def requests(draw: st.DrawFn, most: int = 4) -> tuple[PodRequest, ...]:
+def requests(draw: st.DrawFn, most: int = 4, bars: tuple[str, ...] = ()) -> tuple[PodRequest, ...]:
+    """`bars` names the nodes that some of the pods may not run on."""
     asked = draw(st.lists(st.lists(wants, min_size=1, max_size=2), min_size=1, max_size=most))
-    return tuple(builders.request(*ws, pod=f"p{i}") for i, ws in enumerate(asked))
+    plain = (builders.request(*ws, pod=f"p{i}") for i, ws in enumerate(asked))
+    return tuple(replace(r, barred=frozenset(n for n in bars if draw(st.booleans()))) for r in plain)

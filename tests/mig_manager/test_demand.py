@@ -9,7 +9,7 @@ from gpu.recut import Phase, Recut, Shape, Wanted
 from gpu.scoring import Scoring
 from mig_manager.demand import Demand, find, items
 from mig_manager.outlook import outlook, under_way
-from tests.builders import gpu, layout, node, placement, request, share, slices, units, whole
+from tests.builders import A100, gpu, layout, node, placement, request, share, slices, units, whole
 
 NOW = Scoring(now=100.0)
 CUT = Shape(Mode.SLICED, layout("1g.10gb@6"))
@@ -38,6 +38,21 @@ def test_what_no_recut_can_help_is_no_demand() -> None:
     assert not demand(request(whole(9)), request(slices("1g.99gb"), pod="b")).waiting
     assert not find(Snapshot(), [request(whole())], 5.0, NOW).waiting
     assert str(demand()) == "nothing"
+
+
+def test_who_may_run_nowhere_with_such_gpus_is_no_demand() -> None:
+    cluster = Snapshot((node(gpu(), name="n1"), node(gpu("GPU-0", key=A100), name="n2"), node(name="n3")))
+    pod = request(slices("1g.20gb"))
+    assert find(cluster, [pod], 5.0, NOW).waiting
+    assert find(cluster, [replace(pod, barred=frozenset({"n2", "n3"}))], 5.0, NOW).waiting
+    for bars in ({"n1"}, {"n1", "n2"}, {"n1", "n2", "n3"}):
+        assert not find(cluster, [replace(pod, barred=frozenset(bars))], 5.0, NOW).waiting
+
+
+def test_a_free_seat_where_it_may_not_run_is_no_seat() -> None:
+    cluster = Snapshot((node(gpu("GPU-0", "1g.10gb@6"), name="n1"), node(gpu(), name="n2")))
+    pinned = replace(request(slices("1g.10gb")), barred=frozenset({"n1"}))
+    assert find(cluster, [pinned], 5.0, NOW).waiting == (pinned,)
 
 
 def test_pieces_of_a_request() -> None:

@@ -1,6 +1,7 @@
 """The packing against all there is: every layout of every GPU, every way to seat the pods."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import given, settings
@@ -10,12 +11,13 @@ from gpu.layout import legal, legal_layouts
 from gpu.node import Gpu, Mode, NodeGpus, Snapshot
 from gpu.placement import PodRequest, Want
 from gpu.recut import Shape
+from mig_manager import packing
 from mig_manager.demand import items
 from mig_manager.greedy import greedy
 from mig_manager.outlook import Key, shape_of
 from mig_manager.packing import Packing, solve
 from mig_manager.patterns import Terms
-from mig_manager.problem import Problem, asked, pose
+from mig_manager.problem import Problem, pose
 from tests import builders
 from tests.builders import gpu, node, placement, request, share, slices, units, whole
 from tests.mig_manager.strategies import MODEL, UNITS, nodes, requests
@@ -31,7 +33,7 @@ def problem(
     shared_into: int = 20,
 ) -> Problem:
     keys = frozenset((n.name, g.uuid) for n in snapshot for g in n.gpus)
-    return pose(Snapshot(snapshot), pods, keys, Terms(asked(pods), modes, shared_into), budget)
+    return pose(Snapshot(snapshot), pods, keys, Terms(modes, shared_into), budget)
 
 
 def pack(*args: object, **more: object) -> Packing:
@@ -124,8 +126,22 @@ def test_as_good_as_trying_everything_on_one_node(cluster: tuple[NodeGpus, ...],
     check(cluster, pods)
 
 
+@settings(max_examples=150, deadline=None)
+@given(nodes((1, 1)), requests(4, ("n0", "n1")))
+def test_as_good_as_trying_everything_with_bars(cluster: tuple[NodeGpus, ...], pods: tuple[PodRequest, ...]) -> None:
+    check(cluster, pods)
+
+
+@settings(max_examples=20, deadline=None)
+@given(nodes((2, 1)), requests(3, ("n0", "n1")))
+def test_as_good_as_trying_everything_with_bars_and_a_larger_node(
+    cluster: tuple[NodeGpus, ...], pods: tuple[PodRequest, ...]
+) -> None:
+    check(cluster, pods)
+
+
 @settings(max_examples=60, deadline=None)
-@given(nodes((2, 1)), requests(6), st.integers(1, 3))
+@given(nodes((2, 1)), requests(6, ("n0", "n1")), st.integers(1, 3))
 def test_greedy_is_legal_and_never_better(
     cluster: tuple[NodeGpus, ...], pods: tuple[PodRequest, ...], budget: int
 ) -> None:
@@ -134,12 +150,52 @@ def test_greedy_is_legal_and_never_better(
         return
     choice, served = greedy(posed)
     assert served <= solve(posed).served
+    assert all(open_to_some(node_of(group.gpus[0]), pods) for group in posed.groups)
     changed = 0
     for group, row in zip(posed.groups, choice, strict=True):
         assert sum(row) == len(group.gpus)
         assert min(row) >= 0
         changed += sum(n for p, n in zip(group.patterns, row, strict=True) if p.cost)
     assert changed <= budget
+
+
+def test_only_nodes_that_the_pod_may_use_are_cut() -> None:
+    cluster = tuple(node(gpu(f"GPU-{i}"), name=f"n{i}") for i in range(4))
+    pinned = replace(request(slices("1g.10gb")), barred=frozenset({"n0", "n1", "n3"}))
+    assert list(pack(cluster, (pinned,)).shapes) == [("n2", "GPU-2")]
+    assert list(greedy_pack(cluster, (pinned,)).shapes) == [("n2", "GPU-2")]
+    assert not pack(cluster, (replace(pinned, barred=frozenset({"n0", "n1", "n2", "n3"})),)).shapes
+
+
+def test_a_free_slice_elsewhere_does_not_serve_a_pinned_pod() -> None:
+    cluster = (node(gpu("GPU-0", "1g.10gb@6"), name="n0"), node(gpu("GPU-1"), name="n1"))
+    pinned = replace(request(slices("1g.10gb"), pod="a"), barred=frozenset({"n0"}))
+    found = pack(cluster, (pinned, request(slices("1g.10gb"), pod="b")))
+    assert found.served == 2
+    assert list(found.shapes) == [("n1", "GPU-1")]
+
+
+def test_pods_of_several_pieces_find_them_on_a_node_they_may_use() -> None:
+    cluster = tuple(node(gpu(f"GPU-{n}0", "1g.10gb@6"), gpu(f"GPU-{n}1", "1g.10gb@6"), name=f"n{n}") for n in range(3))
+    pinned = replace(request(whole(2), pod="a"), barred=frozenset({"n0", "n1"}))
+    other = replace(request(whole(2), pod="b"), barred=frozenset({"n0", "n2"}))
+    for found in (pack(cluster, (pinned, other)), greedy_pack(cluster, (pinned, other))):
+        assert {name for name, _ in found.shapes} == {"n1", "n2"}
+        assert found.served == 2
+    assert pack(cluster, (pinned, replace(pinned, pod=other.pod))).served == 1
+
+
+def test_a_pool_is_cut_only_into_what_its_pods_ask_for() -> None:
+    cluster = (node(gpu("GPU-0"), name="n0"), node(gpu("GPU-1"), name="n1"))
+    small = replace(request(slices("1g.10gb"), pod="a"), barred=frozenset({"n1"}))
+    large = replace(request(slices("7g.80gb"), pod="b"), barred=frozenset({"n0"}))
+    posed = problem(cluster, (small, large))
+    offers = {g.gpus[0][0]: {w.profile for p in g.patterns for w, _ in p.offers} for g in posed.groups}
+    assert offers == {"n0": {"1g.10gb"}, "n1": {"7g.80gb"}}
+
+
+def greedy_pack(cluster: tuple[NodeGpus, ...], pods: tuple[PodRequest, ...]) -> Packing:
+    return packing._fallback(problem(cluster, pods))
 
 
 def test_greedy_says_that_it_is_one() -> None:
@@ -162,6 +218,7 @@ def check(cluster: tuple[NodeGpus, ...], pods: tuple[PodRequest, ...]) -> None:
     assert found.proven
     by_name = {n.name: n for n in cluster}
     for (name, uuid), shape in found.shapes.items():
+        assert open_to_some(name, pods)
         changed = by_name[name].by_uuid[uuid]
         used = by_name[name].use(changed)
         assert legal(shape.layout, MODEL)
@@ -170,6 +227,14 @@ def check(cluster: tuple[NodeGpus, ...], pods: tuple[PodRequest, ...]) -> None:
     reached = {key: found.shapes.get(key, shape) for key, shape in standing(cluster).items()}
     assert seatable(cluster, reached, pods) >= found.served
     assert found.served == best(cluster, pods)
+
+
+def node_of(key: Key) -> str:
+    return key[0]
+
+
+def open_to_some(name: str, pods: tuple[PodRequest, ...]) -> bool:
+    return any(name not in r.barred for r in pods)
 
 
 def standing(cluster: tuple[NodeGpus, ...]) -> dict[Key, Shape]:
@@ -208,7 +273,7 @@ def seatable(cluster: tuple[NodeGpus, ...], shapes: dict[Key, Shape], pods: tupl
         if index == len(pods):
             return 0
         reached = most(index + 1)
-        for name in rooms:
+        for name in rooms.keys() - pods[index].barred:
             for _ in seats(rooms[name], [w for w, n in items(pods[index]).items() for _ in range(n)]):
                 reached = max(reached, 1 + most(index + 1))
                 if reached == len(pods) - index:

@@ -111,6 +111,18 @@ def test_nobody_loses_a_seat_and_somebody_gains_one() -> None:
     assert forced(view, change, pods=(large,)) == ""
 
 
+def test_a_change_where_nobody_may_run_is_not_acted_on() -> None:
+    view = look(node(gpu(), name="n1"), node(gpu("GPU-1"), name="n2"))
+    pods = (replace(request(slices("1g.10gb")), barred=frozenset({"n2"})),)
+    cut = Shape(Mode.SLICED, layout("1g.10gb@6"))
+    assert forced(view, LayoutChange("n2", "GPU-1", WHOLE, cut), pods=pods) == (
+        "not acted on: no pod that waits may run on node n2"
+    )
+    plan, why, _ = planned(view, *pods)
+    assert why == ""
+    assert [c.node for c in plan.changes] == ["n1"]
+
+
 def test_the_books_with_the_plan_carried_out() -> None:
     view = look(node(gpu()))
     after = apply(view.snapshot, Plan((LayoutChange("n1", "GPU-0", WHOLE, Shape(Mode.SHARED)),)), 10)

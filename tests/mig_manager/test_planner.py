@@ -33,14 +33,15 @@ class Cluster:
         events = Events(self.client, self.clock, "planner")
         self.planner = Planner(self.client, self.cache, self.policies, self.clock, events)
 
-    def add(self, *gpus: Any, name: str = "n1") -> None:
-        self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    def add(self, *gpus: Any, name: str = "n1", **spec: Any) -> None:
+        meta = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+        self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec})
         obj = builders.gpunode_object(name, *gpus)
         made = self.client.create(GPUNODES, obj)
         self.client.replace(GPUNODES, {**made, "status": obj["status"]}, "status")
 
-    def pod(self, name: str, asks: dict[str, str]) -> None:
-        pod = builders.pod(name, asks=asks)
+    def pod(self, name: str, asks: dict[str, str], **spec: Any) -> None:
+        pod = builders.pod(name, asks=asks, **spec)
         del pod["metadata"]["uid"]
         self.client.create(PODS, pod, "default")
 
@@ -123,3 +124,28 @@ def test_patience(cluster: Cluster) -> None:
 
 def test_not_ready_until_all_is_listed(cluster: Cluster) -> None:
     assert cluster.tick(watch=False).startswith("not ready: not yet listed")
+
+
+def test_only_where_the_pod_may_run(cluster: Cluster) -> None:
+    for i in range(4):
+        cluster.add(builders.gpu(f"GPU-{i}"), name=f"n{i}")
+    cluster.pod("a", ONE, nodeSelector={"kubernetes.io/hostname": "n2"})
+    assert cluster.tick().startswith("1 pods gain a place: GPU-2 of n2 becomes sliced [1g.10gb@6]")
+    assert not any(cluster.wanted(f"n{i}") for i in (0, 1, 3))
+    assert cluster.tick() == "nobody waits for a GPU to be re-cut"
+
+
+def test_nobody_is_served_where_none_may_run(cluster: Cluster) -> None:
+    cluster.add(builders.gpu("GPU-0"), name="n0", unschedulable=True)
+    cluster.add(builders.gpu("GPU-1"), name="n1", taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}])
+    cluster.pod("a", ONE)
+    assert cluster.tick() == "nobody waits for a GPU to be re-cut"
+    cluster.pod("b", ONE, tolerations=[{"key": "team", "operator": "Exists"}])
+    assert cluster.tick().startswith("1 pods gain a place: GPU-1 of n1 becomes")
+    assert not cluster.wanted("n0")
+
+
+def test_pods_of_other_schedulers_wait_too(cluster: Cluster) -> None:
+    cluster.add(builders.gpu())
+    cluster.pod("a", ONE, schedulerName="default-scheduler")
+    assert cluster.tick().startswith("1 pods gain a place")

@@ -43,8 +43,8 @@ e2e: install ## only the tests on the real control plane
 	$(BIN)/python -m tests.controlplane build
 	$(PYTEST) tests/e2e
 
-demo: install ## the story of one pod, on doubles; CLUSTER=real tells it on a real control plane
-	@$(BIN)/fallow demo $(if $(CLUSTER),--cluster $(CLUSTER))
+demo: install ## the story of one pod, on doubles; CLUSTER=real tells it on a real control plane (root, Go)
+	@$(if $(filter real,$(CLUSTER)),$(BIN)/python -m tests.e2e.demo,$(BIN)/fallow demo)
 
 bench: install ## NAME=filter runs one bench; without NAME all, and rewrites bench/RESULTS.md
 	@$(if $(NAME),$(BIN)/python -m bench.$(NAME),$(BIN)/python -m bench.all)

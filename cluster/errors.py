@@ -23,7 +23,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object changed meanwhile, or exists already (`reason` AlreadyExists)."""
+    """409: the object changed meanwhile, is another one (uid), or exists already (`reason` AlreadyExists)."""
 
 
 class Gone(ApiError):
@@ -64,4 +64,8 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 def of_status(asked: str, code: int, status: Mapping[str, Any], retry_after: float = 0.0) -> ApiError:
     """The error for an HTTP status and the Kubernetes Status object that came with it."""
     kind = _BY_STATUS.get(code, Unreachable if code >= 500 else ApiError)
+    causes = (status.get("details") or {}).get("causes") or ()
+    # A merge patch that names the uid of an earlier object of that name is refused as an attempt to change the uid.
+    if code == 422 and any(cause.get("field") == "metadata.uid" for cause in causes):
+        kind = Conflict
     return kind(asked, code, str(status.get("reason") or ""), str(status.get("message") or ""), retry_after)

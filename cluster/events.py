@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from cluster import names
+from cluster import metrics, names
 from cluster.client import EVENTS, Client
 from cluster.clock import Clock
 from cluster.errors import ApiError, Conflict, NotFound
@@ -38,6 +38,7 @@ class Events:
         key = hashlib.sha256(repr((sorted(involved.items()), reason, message, self._component)).encode()).hexdigest()
         count = self._count(key)
         if not count:
+            metrics.events.labels("dropped").inc()
             return
         namespace = str(involved.get("namespace") or "default")
         name = f"{involved['name']}.{key[:16]}"
@@ -58,7 +59,9 @@ class Events:
         }
         try:
             self._send(event, name, namespace, count)
+            metrics.events.labels("written").inc()
         except ApiError as error:
+            metrics.events.labels("failed").inc()
             log.warning("event %s about %s not written: %s", reason, involved["name"], error)
 
     def _send(self, event: dict[str, Any], name: str, namespace: str, count: int) -> None:

@@ -1,41 +1,50 @@
-"""The objects of the API double: versions, conflicts, watches, binding and eviction, as a real API server does them.
+"""The objects of the API double: versions, history, watches, binding and eviction, as a real API server does them.
 
-In memory, thread-safe. Errors are raised as `Failure` with the HTTP status a real one answers.
+In memory, thread-safe. Objects inside are never changed in place, so readers share them. Errors are raised as
+`Failure` with the HTTP status a real one answers.
 """
 
 import bisect
-import copy
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-Object = dict[str, Any]
+import orjson
 
-WITH_STATUS = {"pods", "nodes", "gpunodes", "poddisruptionbudgets"}
-"""Kinds with a status subresource: a write to the object leaves the status alone, and the other way round."""
+from cluster.fake_rules import (
+    Address,
+    Failure,
+    Object,
+    Rule,
+    born,
+    bound,
+    check_version,
+    dying,
+    invalid,
+    merge,
+    rule_of,
+    updated,
+    with_condition,
+)  # fmt: skip
+from cluster.fake_schema import Schema, faults, prune, served
+from cluster.fake_select import Matches, selects
+from cluster.kinds import CRDS, PDBS, PODS
+
+__all__ = ["Address", "Failure", "Object", "Store"]
+
+HISTORY = 20_000
+"""Changes of one kind that a watch may look back on; a real API server forgets too."""
+OPEN_LISTS = 32
 
 
-class Failure(Exception):
-    def __init__(self, code: int, reason: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.code, self.reason, self.message, self.headers = code, reason, message, dict(headers or {})
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where an object lives: API group and version, plural, namespace and name ("" for a list)."""
-
-    api: str
-    plural: str
-    namespace: str = ""
-    name: str = ""
-
-
-_Change = tuple[int, str, Object]
+class _Change(NamedTuple):
+    version: int
+    event: str
+    obj: Object
+    old: Object | None
 
 
 @dataclass
@@ -47,135 +56,134 @@ class _History:
 
 
 class Store:
-    def __init__(self, validate: Callable[[Object], None] = lambda obj: None) -> None:
+    def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._versions = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._version = 0
         self._objects: dict[tuple[str, str], dict[tuple[str, str], Object]] = {}
         self._histories: dict[tuple[str, str], _History] = {}
-        self._validate = validate
+        self._schemas: dict[tuple[str, str], Schema] = {}
+        self._rests: dict[str, tuple[list[Object], int]] = {}
         self.closed = False
 
-    def list(self, at: Address, matches: Callable[[Object], bool]) -> tuple[list[Object], int]:
+    def all(self, at: Address, matches: Matches) -> tuple[list[Object], int]:
+        """The matching objects and the version they are as new as. Shared with the store: not to be changed."""
         with self._changed:
             found = [
-                copy.deepcopy(obj)
-                for (namespace, _), obj in sorted(self._kind(at).items())
+                obj
+                for (namespace, _), obj in sorted(self._kind(at).items(), key=lambda entry: entry[0])
                 if at.namespace in ("", namespace) and matches(obj)
             ]
             return found, self._version
 
-    def get(self, at: Address) -> Object:
+    def page(self, at: Address, matches: Matches, limit: int, token: str) -> tuple[list[Object], int, str]:
+        """At most `limit` objects (0: all) of the moment of the first page, and the token of the next."""
+        if not token:
+            items, version = self.all(at, matches)
+        else:
+            with self._changed:
+                if token not in self._rests:
+                    raise Failure(410, "Expired", "The provided continue parameter is too old")
+                items, version = self._rests[token]
+        if not limit or len(items) <= limit:
+            return items, version, ""
         with self._changed:
-            return copy.deepcopy(self._find(at))
+            following = uuid.uuid4().hex
+            self._rests[following] = items[limit:], version
+            while len(self._rests) > OPEN_LISTS:
+                self._rests.pop(next(iter(self._rests)))
+        return items[:limit], version, following
+
+    def get(self, at: Address) -> Object:
+        """Shared with the store: not to be changed."""
+        with self._changed:
+            return self._find(at)
 
     def create(self, at: Address, obj: Object) -> Object:
+        rule = rule_of(at)
         with self._changed:
-            meta = obj.setdefault("metadata", {})
-            if not meta.get("name") and meta.get("generateName"):
-                meta["name"] = meta["generateName"] + uuid.uuid4().hex[:5]
+            new = self._admitted(at, rule, born(rule, _copy(obj), at.namespace))
+            meta = new["metadata"]
             if not meta.get("name"):
-                raise Failure(422, "Invalid", "metadata.name: Required value")
-            if at.namespace:
-                meta["namespace"] = at.namespace
+                meta["name"] = meta["generateName"] + uuid.uuid4().hex[:5]
             if (at.namespace, meta["name"]) in self._kind(at):
                 raise Failure(409, "AlreadyExists", f'{at.plural} "{meta["name"]}" already exists')
             meta["uid"] = str(uuid.uuid4())
-            meta["creationTimestamp"] = _now()
-            meta["generation"] = 1
-            if at.plural in WITH_STATUS and at.plural != "nodes":
-                obj["status"] = {"phase": "Pending"} if at.plural == "pods" else {}
-            self._validate(obj)
-            return self._put(at, "ADDED", obj)
+            if rule.kind == CRDS:
+                new["status"] = with_condition({}, {"type": "Established", "status": "True"})
+                for api, schema in served(new):
+                    self._schemas[api, new["spec"]["names"]["plural"]] = schema
+            return self._put(at, "ADDED", new, None)
 
     def replace(self, at: Address, obj: Object, subresource: str = "") -> Object:
         with self._changed:
-            return self._update(at, copy.deepcopy(self._find(at)), obj, subresource)
+            return self._update(at, self._find(at), _copy(obj), subresource, patch=False)
 
     def patch(self, at: Address, patch: Mapping[str, Any], subresource: str = "") -> Object:
         with self._changed:
-            old = copy.deepcopy(self._find(at))
-            wanted = _checked_version(old, patch.get("metadata") or {})
-            if wanted:
-                raise wanted
-            return self._update(at, old, merge(copy.deepcopy(old), patch), subresource)
+            old = self._find(at)
+            check_version(rule_of(at), old, patch.get("metadata") or {}, patch=True)
+            return self._update(at, old, _copy(merge(old, patch)), subresource, patch=True)
 
     def delete(self, at: Address, grace: int | None, uid: str = "") -> Object:
         """Pods bound to a node get a deletionTimestamp first; a second delete with grace 0 ends them."""
         with self._changed:
-            obj = copy.deepcopy(self._find(at))
+            obj = self._find(at)
             if uid and obj["metadata"]["uid"] != uid:
-                raise Failure(409, "Conflict", "the uid in the precondition does not match")
-            started = at.plural == "pods" and (obj.get("spec") or {}).get("nodeName")
-            if started and grace != 0 and (obj.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-                seconds = 30 if grace is None else grace
-                if "deletionTimestamp" not in obj["metadata"]:
-                    obj["metadata"] |= {"deletionTimestamp": _now(), "deletionGracePeriodSeconds": seconds}
-                    return self._put(at, "MODIFIED", obj)
-                return obj
-            self._kind(at).pop((obj["metadata"].get("namespace", ""), at.name))
-            return self._put(at, "DELETED", obj, keep=False)
+                raise Failure(409, "Conflict", f"the UID in the precondition ({uid}) does not match the UID in record")
+            if at.plural == PODS.plural:
+                still = dying(obj, grace)
+                obj = obj if still is obj else self._put(at, "MODIFIED", still, obj)
+                if obj["metadata"]["deletionGracePeriodSeconds"]:
+                    return obj
+            return self._put(at, "DELETED", obj, obj)
 
     def bind(self, at: Address, binding: Object) -> None:
         with self._changed:
-            pod = copy.deepcopy(self._find(at))
-            meta = binding.get("metadata") or {}
-            if meta.get("uid") and meta["uid"] != pod["metadata"]["uid"]:
-                raise Failure(409, "Conflict", "Precondition failed: UID in precondition does not match")
-            if wrong := _checked_version(pod, meta):
-                raise wrong
-            node = (binding.get("target") or {}).get("name")
-            if not node:
-                raise Failure(422, "Invalid", "target.name: Required value")
-            if pod["metadata"].get("deletionTimestamp"):
-                raise Failure(409, "Conflict", f"pod {at.name} is being deleted, cannot be assigned to a host")
-            if pod["spec"].get("nodeName"):
-                raise Failure(409, "Conflict", f"pod {at.name} is already assigned to node {pod['spec']['nodeName']!r}")
-            if pod["spec"].get("schedulingGates"):
-                raise Failure(409, "Conflict", f"pod {at.name} has non-empty .spec.schedulingGates")
-            pod["spec"]["nodeName"] = node
-            annotations = pod["metadata"].setdefault("annotations", {})
-            annotations.update(meta.get("annotations") or {})
-            conditions = [c for c in pod["status"].get("conditions") or () if c.get("type") != "PodScheduled"]
-            pod["status"]["conditions"] = [*conditions, {"type": "PodScheduled", "status": "True"}]
-            self._put(at, "MODIFIED", pod)
+            pod = self._find(at)
+            self._put(at, "MODIFIED", bound(pod, _copy(binding)), pod)
 
-    def evict(self, at: Address, uid: str) -> None:
+    def evict(self, at: Address, uid: str, grace: int | None = None) -> None:
+        """Refused with 429 while a budget has nothing left; pods that do not run are no budget's business."""
         with self._changed:
             pod = self._find(at)
-            for pdb in self._kind(Address("policy/v1", "poddisruptionbudgets")).values():
-                selector = (pdb.get("spec") or {}).get("selector", {}).get("matchLabels") or {}
-                labels = pod["metadata"].get("labels") or {}
-                same = pdb["metadata"].get("namespace") == at.namespace
-                left = (pdb.get("status") or {}).get("disruptionsAllowed", 0)
-                if same and left < 1 and selector.items() <= labels.items():
-                    message = "Cannot evict pod as it would violate the pod's disruption budget."
-                    raise Failure(429, "TooManyRequests", message, {"Retry-After": "1"})
-        self.delete(at, None, uid)
+            free = (pod.get("status") or {}).get("phase") in ("Pending", "Succeeded", "Failed")
+            if not free and not pod["metadata"].get("deletionTimestamp"):
+                self._spend_budget(at.namespace, pod["metadata"].get("labels") or {})
+            if uid and pod["metadata"]["uid"] != uid:
+                raise Failure(409, "Conflict", f"the UID in the precondition ({uid}) does not match the UID in record")
+            target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+            self._put(at, "MODIFIED", {**pod, "status": with_condition(pod["status"], target)}, pod)
+            self.delete(at, grace, uid)
 
-    def watch(
-        self, at: Address, since: int, matches: Callable[[Object], bool], idle: float
-    ) -> Iterator[tuple[str, Object]]:
-        """Events after version `since`; a BOOKMARK after `idle` seconds of silence. Raises Failure 410."""
-        seen: dict[str, bool] = {}
+    def watch(self, at: Address, since: int, matches: Matches, idle: float) -> Iterator[tuple[str, Object]]:
+        """Events after version `since` (0: what is there first, as ADDED); a BOOKMARK after `idle` seconds of silence.
+        Raises Failure 410."""
+        if not since:
+            found, since = self.all(at, matches)
+            yield from (("ADDED", obj) for obj in found)
         while not self.closed:
             with self._changed:
                 fresh = self._after(at, since)
                 if not fresh:
-                    self._changed.wait(idle)
+                    self._changed.wait_for(lambda: self.closed or self._after(at, since), idle)  # noqa: B023
                     fresh = self._after(at, since)
                 newest = self._version
-            if not fresh:
-                since = newest
-                yield "BOOKMARK", {"metadata": {"resourceVersion": str(since)}}
-            for version, event, obj in fresh:
-                since = version
-                yield from _selected(at, event, obj, matches, seen)
+            if not fresh and not self.closed:
+                since = max(since, newest)
+                meta = {"resourceVersion": str(since), "creationTimestamp": None}
+                yield "BOOKMARK", {"kind": rule_of(at).kind.kind, "apiVersion": at.api, "metadata": meta}
+            for change in fresh:
+                since = change.version
+                yield from _selected(at, change, matches)
 
     def compact(self) -> None:
-        """Forget all history: a watch from an older version is answered 410."""
+        """Forget all history: a watch from an older version, and a list half read, is answered 410."""
         with self._changed:
-            for history in self._histories.values():
+            self._rests.clear()
+            # Kinds without a history yet forget too.
+            for key in self._objects.keys() | self._histories.keys():
+                history = self._histories.setdefault(key, _History())
                 history.events.clear()
                 history.floor = self._version
             self._changed.notify_all()
@@ -185,96 +193,87 @@ class Store:
             self.closed = True
             self._changed.notify_all()
 
-    def _update(self, at: Address, old: Object, new: Object, subresource: str) -> Object:
-        if wrong := _checked_version(old, new.get("metadata") or {}):
-            raise wrong
-        if subresource == "status":
-            obj = {**old, "status": new.get("status") or {}}
-            if annotations := (new.get("metadata") or {}).get("annotations"):
-                obj["metadata"] = {**old["metadata"], "annotations": annotations}
-        else:
-            obj = dict(new)
-            if at.plural in WITH_STATUS and "status" in old:
-                obj["status"] = old["status"]
-            fixed = {k: old["metadata"][k] for k in ("uid", "creationTimestamp", "generation") if k in old["metadata"]}
-            obj["metadata"] = {**new["metadata"], **fixed}
-            if old.get("spec") != obj.get("spec"):
-                obj["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
-        obj["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-        if obj == old:
-            return old
-        self._validate(obj)
-        return self._put(at, "MODIFIED", obj)
+    def _update(self, at: Address, old: Object, new: Object, subresource: str, *, patch: bool) -> Object:
+        rule = rule_of(at)
+        if not patch:
+            check_version(rule, old, new.get("metadata") or {}, patch=False)
+        obj = self._admitted(at, rule, updated(rule, old, new, subresource))
+        return old if obj == old else self._put(at, "MODIFIED", obj, old)
 
-    def _put(self, at: Address, event: str, obj: Object, keep: bool = True) -> Object:
-        self._version = next(self._versions)
-        obj["metadata"]["resourceVersion"] = str(self._version)
-        obj.setdefault("apiVersion", at.api)
-        frozen = copy.deepcopy(obj)
-        if keep:
-            self._kind(at)[(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])] = frozen
-        self._history(at).events.append((self._version, event, frozen))
+    def _admitted(self, at: Address, rule: Rule, obj: Object) -> Object:
+        schema = self._schemas.get((at.api, at.plural))
+        if schema is None:
+            return obj
+        pruned: Object = prune(obj, schema)
+        for path, text in faults(pruned, schema):
+            raise invalid(rule, pruned["metadata"].get("name", ""), path, text)
+        return pruned
+
+    def _spend_budget(self, namespace: str, labels: Mapping[str, str]) -> None:
+        budgets = [
+            pdb
+            for (where, _), pdb in self._kind(Address(PDBS.api, PDBS.plural)).items()
+            if where == namespace and selects((pdb.get("spec") or {}).get("selector"), labels)
+        ]
+        if len(budgets) > 1:
+            raise Failure(500, "InternalError", "This pod has more than one PodDisruptionBudget")
+        for pdb in budgets:
+            status = pdb.get("status") or {}
+            left = int(status.get("disruptionsAllowed") or 0)
+            if left < 1:
+                text = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise Failure(429, "TooManyRequests", text)
+            at = Address(PDBS.api, PDBS.plural, namespace, pdb["metadata"]["name"])
+            self._put(at, "MODIFIED", {**pdb, "status": {**status, "disruptionsAllowed": left - 1}}, pdb)
+
+    def _put(self, at: Address, event: str, obj: Object, old: Object | None) -> Object:
+        self._version = next(self._numbers)
+        meta = {**obj["metadata"], "resourceVersion": str(self._version)}
+        obj = {**obj, "metadata": meta}
+        key = (meta.get("namespace", ""), meta["name"])
+        if event == "DELETED":
+            self._kind(at).pop(key)
+        else:
+            self._kind(at)[key] = obj
+        history = self._histories.setdefault((at.api, at.plural), _History())
+        history.events.append(_Change(self._version, event, obj, old))
+        if len(history.events) > HISTORY:
+            history.floor = history.events[HISTORY // 2].version
+            del history.events[: HISTORY // 2 + 1]
         self._changed.notify_all()
         return obj
 
     def _kind(self, at: Address) -> dict[tuple[str, str], Object]:
         return self._objects.setdefault((at.api, at.plural), {})
 
-    def _history(self, at: Address) -> _History:
-        return self._histories.setdefault((at.api, at.plural), _History())
-
     def _after(self, at: Address, since: int) -> Sequence[_Change]:
-        history = self._history(at)
+        history = self._histories.get((at.api, at.plural)) or _History()
         if since < history.floor:
             raise Failure(410, "Expired", f"too old resource version: {since} ({history.floor})")
-        return history.events[bisect.bisect_right(history.events, since, key=lambda e: e[0]) :]
+        return history.events[bisect.bisect_right(history.events, since, key=lambda e: e.version) :]
 
     def _find(self, at: Address) -> Object:
+        rule_of(at)
         try:
-            return self._kind(at)[(at.namespace, at.name)]
+            return self._kind(at)[at.namespace, at.name]
         except KeyError:
             raise Failure(404, "NotFound", f'{at.plural} "{at.name}" not found') from None
 
 
-def merge(old: Any, patch: Any) -> Any:
-    """JSON merge patch, RFC 7386."""
-    if not isinstance(patch, Mapping):
-        return patch
-    merged = dict(old) if isinstance(old, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merge(merged.get(key), value)
-    return merged
+def _copy(obj: Any) -> Any:
+    return orjson.loads(orjson.dumps(obj))
 
 
-def _selected(
-    at: Address, event: str, obj: Object, matches: Callable[[Object], bool], seen: dict[str, bool]
-) -> Iterator[tuple[str, Object]]:
+def _selected(at: Address, change: _Change, matches: Matches) -> Iterator[tuple[str, Object]]:
     """An object that leaves the selection is reported as deleted, one that enters it as added."""
+    obj, old = change.obj, change.old
     if at.namespace not in ("", obj["metadata"].get("namespace", "")):
         return
-    uid, inside = obj["metadata"]["uid"], matches(obj)
-    before = seen.get(uid, inside or event == "MODIFIED")
-    seen[uid] = inside and event != "DELETED"
-    if event == "DELETED":
-        if before:
-            yield event, obj
-    elif inside:
-        yield (event if before or event == "ADDED" else "ADDED"), obj
-    elif before:
+    before, after = old is not None and matches(old), change.event != "DELETED" and matches(obj)
+    if after:
+        yield ("MODIFIED" if before else "ADDED"), obj
+    elif before and change.event == "DELETED":
         yield "DELETED", obj
-
-
-def _checked_version(old: Object, meta: Mapping[str, Any]) -> Failure | None:
-    message = "the object has been modified; please apply your changes to the latest version and try again"
-    if meta.get("resourceVersion") and meta["resourceVersion"] != old["metadata"]["resourceVersion"]:
-        return Failure(409, "Conflict", message)
-    if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
-        return Failure(409, "Conflict", f"Precondition failed: UID in precondition: {meta['uid']}")
-    return None
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    elif before and old is not None:
+        version = obj["metadata"]["resourceVersion"]
+        yield "DELETED", {**old, "metadata": {**old["metadata"], "resourceVersion": version}}

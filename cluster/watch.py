@@ -1,17 +1,21 @@
 """List, then watch; 410 means list again, and what vanished meanwhile is reported as deleted.
 
-Three small nested generators: one watch, watches until the version is too old, lists and watches for ever.
+Three small nested generators: one watch, watches until the version is too old, lists and watches for ever. Nothing is
+lost when the API server restarts: what happened meanwhile comes with the next watch or list.
 """
 
+import contextlib
 import logging
 import random
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+from cluster import metrics
 from cluster.client import Client, Kind
 from cluster.clock import Clock, SystemClock
-from cluster.errors import ApiError, Gone
+from cluster.errors import ApiError, Gone, Unreachable
+from cluster.process import spawn
 
 log = logging.getLogger(__name__)
 
@@ -19,81 +23,148 @@ Event = tuple[str, dict[str, Any]]
 LISTED: Event = ("LISTED", {})
 """Comes once after every full list."""
 
-BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+TRIES_OF_A_VERSION = 5
+"""Watches from one version that may break off without a word before everything is listed anew."""
+SHORT_SECONDS = 1.0
+"""A watch that ends sooner, and without a word, has failed: asking again at once would be a storm."""
+
+
+class Ear:
+    """A watch as other threads may look at it: when it last heard something, and the means to end it at once."""
+
+    def __init__(self, clock: Clock, stop: threading.Event | None = None, resource: str = "") -> None:
+        self.clock, self.stop = clock, stop or threading.Event()
+        self.heard_at: float | None = None
+        self._gauge = metrics.heard.labels(resource) if resource else None
+        self._lock = threading.Lock()
+        self._hang_up: Callable[[], None] | None = None
+
+    def heard(self) -> None:
+        self.heard_at = self.clock.monotonic()
+        if self._gauge is not None:
+            self._gauge.set(self.clock.now())
+
+    def opened(self, hang_up: Callable[[], None]) -> None:
+        with self._lock:
+            self._hang_up = hang_up
+        self.heard()
+        if self.stop.is_set():
+            self.end()
+
+    def end(self) -> None:
+        self.stop.set()
+        with self._lock:
+            hang_up, self._hang_up = self._hang_up, None
+        if hang_up is not None:
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended by itself
+                hang_up()
 
 
 def follow(
-    client: Client, kind: Kind, stop: threading.Event, clock: Clock, *, namespace: str = "", **selectors: str
-) -> Iterator[Event]:
-    """Everything that happens to the objects of a kind, for ever: ADDED, MODIFIED, DELETED and LISTED."""
-    known: dict[str, dict[str, Any]] = {}
-    failures = 0
-    while not stop.is_set():
-        try:
-            version = yield from _list(client, kind, known, namespace, selectors)
-            failures = 0
-            yield from _watch_until_gone(client, kind, known, version, stop, clock, namespace, selectors)
-        except ApiError as error:
-            log.warning("following %s: %s", kind.plural, error)
-            delay = max(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)], error.retry_after)
-            failures += 1
-            clock.wait(delay * random.uniform(0.7, 1.3), stop)  # noqa: S311 - jitter, not a secret
-
-
-def _list(
-    client: Client, kind: Kind, known: dict[str, dict[str, Any]], namespace: str, selectors: dict[str, Any]
-) -> Generator[Event, None, str]:
-    answer = client.list(kind, namespace, **selectors)
-    fresh = {_key(obj): obj for obj in answer["items"]}
-    for key in [k for k in known if k not in fresh]:
-        yield "DELETED", known.pop(key)
-    for key, obj in fresh.items():
-        old = known.get(key)
-        known[key] = obj
-        if old is None or _version(old) != _version(obj):
-            yield ("ADDED" if old is None else "MODIFIED"), obj
-    yield LISTED
-    return str((answer.get("metadata") or {}).get("resourceVersion", ""))
-
-
-def _watch_until_gone(
     client: Client,
     kind: Kind,
-    known: dict[str, dict[str, Any]],
-    version: str,
     stop: threading.Event,
     clock: Clock,
-    namespace: str,
-    selectors: dict[str, Any],
+    *,
+    namespace: str = "",
+    ear: Ear | None = None,
+    **selectors: str,
 ) -> Iterator[Event]:
-    failures = 0
-    while not stop.is_set():
-        try:
-            for event in client.watch(kind, version, namespace, **selectors):
+    """Everything that happens to the objects of a kind, for ever: ADDED, MODIFIED, DELETED and LISTED."""
+    return _Following(client, kind, ear or Ear(clock, stop), namespace, selectors).events()
+
+
+class _Following:
+    """What one `follow` knows: the objects, and the version they are as new as."""
+
+    def __init__(self, client: Client, kind: Kind, ear: Ear, namespace: str, selectors: dict[str, Any]) -> None:
+        self._client, self._kind, self._ear = client, kind, ear
+        self._namespace, self._selectors = namespace, selectors
+        self._known: dict[str, dict[str, Any]] = {}
+        self._version = ""
+
+    def events(self) -> Iterator[Event]:
+        failures = 0
+        while not self._ear.stop.is_set():
+            listed_at, error = self._ear.clock.monotonic(), None
+            try:
+                yield from self._list()
+                yield from self._watches()
+            except ApiError as problem:
+                error = problem
+                log.warning("following %s: %s", self._kind.plural, problem)
+                metrics.watch_failures.labels(self._kind.plural).inc()
+            # Too old soon after the list counts too: a server that says so always must not be flooded with lists.
+            soon = self._ear.clock.monotonic() - listed_at < BACKOFF_SECONDS[-1]
+            failures = failures + 1 if soon else int(error is not None)
+            if failures and not self._ear.stop.is_set():
+                self._pause(failures, error)
+
+    def _list(self) -> Generator[Event, None, None]:
+        answer = self._client.list(self._kind, self._namespace, **self._selectors)
+        metrics.lists.labels(self._kind.plural).inc()
+        self._ear.heard()
+        fresh = {_key(obj): obj for obj in answer["items"]}
+        for key in [k for k in self._known if k not in fresh]:
+            yield "DELETED", self._known.pop(key)
+        for key, obj in fresh.items():
+            old = self._known.get(key)
+            self._known[key] = obj
+            if old is None or _version(old) != _version(obj):
+                yield ("ADDED" if old is None else "MODIFIED"), obj
+        self._version = str((answer.get("metadata") or {}).get("resourceVersion", ""))
+        yield LISTED
+
+    def _watches(self) -> Iterator[Event]:
+        """Watch after watch, until stopped or the version is too old."""
+        failures = 0
+        while not self._ear.stop.is_set():
+            version, began = self._version, self._ear.clock.monotonic()
+            error: ApiError | None = None
+            try:
+                yield from self._watch()
+            except Gone:
+                return
+            except ApiError as problem:
+                error = problem
+            if self._version != version:
                 failures = 0
-                obj = event["object"]
-                version = _version(obj) or version
-                if event["type"] != "BOOKMARK":
-                    _remember(known, event["type"], obj)
-                    yield event["type"], obj
-                if stop.is_set():
+            elif error is None and self._ear.clock.monotonic() - began < SHORT_SECONDS:
+                error = Unreachable(f"watch {self._kind.plural}", 200, "ShortWatch", "ended without a word")
+            if error is not None and not self._ear.stop.is_set():
+                # The version may still be good: try it again before listing everything anew.
+                failures += 1
+                if failures >= TRIES_OF_A_VERSION:
+                    raise error
+                log.info("watch of %s broke off: %s", self._kind.plural, error)
+                metrics.watch_failures.labels(self._kind.plural).inc()
+                self._pause(failures, error)
+
+    def _watch(self) -> Iterator[Event]:
+        events = self._client.watch(
+            self._kind, self._version, self._namespace, opened=self._ear.opened, **self._selectors
+        )
+        with contextlib.closing(events):
+            for event in events:
+                self._ear.heard()
+                kind, obj = event["type"], event["object"]
+                self._version = _version(obj) or self._version
+                if kind != "BOOKMARK":
+                    self._remember(kind, obj)
+                    yield kind, obj
+                if self._ear.stop.is_set():
                     return
-        except Gone:
-            return
-        except ApiError as error:
-            # The version may still be good: try it again before listing everything anew.
-            log.info("watch of %s broke off: %s", kind.plural, error)
-            failures += 1
-            if failures >= len(BACKOFF_SECONDS):
-                raise
-            clock.wait(BACKOFF_SECONDS[failures - 1] * random.uniform(0.7, 1.3), stop)  # noqa: S311 - jitter
 
+    def _remember(self, event: str, obj: dict[str, Any]) -> None:
+        if event == "DELETED":
+            self._known.pop(_key(obj), None)
+        else:
+            self._known[_key(obj)] = obj
 
-def _remember(known: dict[str, dict[str, Any]], event: str, obj: dict[str, Any]) -> None:
-    if event == "DELETED":
-        known.pop(_key(obj), None)
-    else:
-        known[_key(obj)] = obj
+    def _pause(self, failures: int, error: ApiError | None) -> None:
+        delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] * random.uniform(0.7, 1.3)  # noqa: S311 - jitter
+        self._ear.clock.wait(max(delay, error.retry_after if error else 0.0), self._ear.stop)
 
 
 def _key(obj: dict[str, Any]) -> str:
@@ -121,28 +192,42 @@ class Watcher:
         **selectors: str,
     ) -> None:
         self._client, self._kind, self._take, self._on_listed = client, kind, take, on_listed
-        self._clock = clock or SystemClock()
         self._namespace, self._selectors = namespace, selectors
-        self._stop = threading.Event()
+        self._ear = Ear(clock or SystemClock(), resource=kind.plural)
+        self._thread: threading.Thread | None = None
         self.listed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch-{kind.plural}", daemon=True)
+
+    @property
+    def last_heard(self) -> float | None:
+        """The clock's monotonic seconds when the API server last said something; None: never.
+
+        A quiet server sends a bookmark about once a minute.
+        """
+        return self._ear.heard_at
 
     def start(self) -> "Watcher":
-        self._thread.start()
+        self._thread = spawn(f"watch-{self._kind.plural}", self._run)
         return self
 
-    def stop(self) -> None:
-        """Ends with the next event or time-out; the thread is a daemon and holds nothing."""
-        self._stop.set()
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Hangs up and waits for the thread, so that nothing is taken in afterwards."""
+        self._ear.end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        events = follow(self._client, self._kind, self._stop, self._clock, namespace=self._namespace, **self._selectors)
-        for event, obj in events:
-            if (event, obj) == LISTED:
+        ear = self._ear
+        for event, obj in follow(
+            self._client, self._kind, ear.stop, ear.clock, namespace=self._namespace, ear=ear, **self._selectors
+        ):
+            if ear.stop.is_set():
+                return
+            if event == LISTED[0]:
                 self._on_listed()
                 self.listed.set()
                 continue
             try:
                 self._take(event, obj)
             except Exception:  # one object must not end the watch of all others
-                log.exception("cannot take in %s %s", self._kind.kind, obj.get("metadata", {}).get("name"))
+                metrics.loop_failures.labels(f"watch-{self._kind.plural}").inc()
+                log.exception("cannot take in %s %s", self._kind.kind, obj["metadata"].get("name"))

@@ -28,7 +28,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, default=Path("certs"), help="where the files are written")
     parser.add_argument("--days", type=int, default=365, help="how long they are valid")
     parser.add_argument("--renew-days", type=int, default=30, help="leave files alone that are valid longer than this")
-    parser.add_argument("--secret", action="store_true", help="print a Secret manifest: pipe it into `kubectl apply -f -`")
+    parser.add_argument(
+        "--secret", action="store_true", help="print a Secret manifest: pipe it into `kubectl apply -f -`"
+    )
     parser.add_argument("--namespace", default=names.NAMESPACE, help="namespace of that Secret")
 
 

@@ -44,7 +44,9 @@ class Node:
         self._record.add(kind="mounts", path=str(self.directory))
         self._write_containerd()
         self._write_kubelet(kubeconfig, client_ca)
-        holder = 'mount --bind "$1" /var/lib/kubelet && mount --make-rshared / && exec sleep 2147483647'
+        # A /run/netns of its own: the pods' network namespaces then go with this mount namespace.
+        holder = 'mount --bind "$1" /var/lib/kubelet && mount -t tmpfs tmpfs /run/netns'
+        holder += " && mount --make-rshared / && exec sleep 2147483647"
         Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", holder, "node", str(self.kubelet_dir)]
         self._pids["namespace"] = self._run("namespace", command, self._network.enter)

@@ -21,7 +21,6 @@ from tests.machine import Machine
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "manifests" / "base"
 IMAGE = "docker.io/local/pause:1"
-EXTENDER_PORT = 8888
 SHOW = "env; echo ---; find /dev -name 'nvidia*'; sleep 2147483647"
 
 
@@ -94,18 +93,24 @@ class Deployed:
         return self._pids[name]
 
     def start_extender(self) -> None:
-        self.start("fallow-scheduler", "scheduler", "--metrics-address=127.0.0.1:9401", user="fallow-scheduler")
+        """With mutual TLS, by the certificates that the install step makes."""
+        certs = self._certificates()
+        flags = [f"--tls-cert={certs / 'tls.crt'}", f"--tls-key={certs / 'tls.key'}", f"--client-ca={certs / 'ca.crt'}"]
+        self.start("fallow-scheduler", "scheduler", *flags, "--metrics-address=127.0.0.1:9401", user="fallow-scheduler")
 
     def start_scheduler(self) -> None:
-        """The extender, and the stock kube-scheduler of the manifests beside it, over plain HTTP on loopback."""
+        """The extender, and the stock kube-scheduler with the configuration of the manifests beside it."""
         self.start_extender()
-        config = yaml.safe_load((BASE / "scheduler" / "kube-scheduler.yaml").read_text())
-        extender = config["extenders"][0]
-        extender["urlPrefix"] = f"http://127.0.0.1:{EXTENDER_PORT}"
-        extender["enableHTTPS"] = False
-        del extender["tlsConfig"]
+        text = (BASE / "scheduler" / "kube-scheduler.yaml").read_text()
+        config = yaml.safe_load(text.replace("/etc/fallow/tls", str(self._certificates())))
         fields = {k: config[k] for k in ("profiles", "extenders", "percentageOfNodesToScore")}
         self._pids["kube-scheduler-fallow"] = self.cluster.start_scheduler(fields, "kube-scheduler-fallow")
+
+    def _certificates(self) -> Path:
+        directory = self.cluster.directory / "certs"
+        command = [sys.executable, "-m", "fallow", "certs", "--dir", str(directory)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        return directory
 
     def start_planner(self, replica: int = 1) -> None:
         port = 9410 + replica

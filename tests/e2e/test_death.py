@@ -27,19 +27,23 @@ def occupy(fallow: Deployed) -> tuple[int, str]:
     return fallow.machines[0].uuids.index(share["gpu"]), share["slice"]
 
 
+CUT = ("nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance")
+JOIN = ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy")
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", ["cut", "join"])
+@pytest.mark.parametrize("call", [*CUT, *JOIN])
 def test_the_agent_is_killed_in_the_middle_of_a_recut(fallow: Deployed, call: str, when: str) -> None:
     index, piece = occupy(fallow)
     machine, node = fallow.machines[0], fallow.cluster.nodes[0].name
     used = machine.slice_uuid(index, piece)
-    if call == "join":
-        # Something idle that has to go: a free 2g in the place of which a 4g is wanted.
-        fallow.pod("goes", {BIG: 1}, node=node)
+    if call in JOIN:
+        # Something idle that has to go: beside a slice in use at 6, a 3g and a 4g both fit at 0 alone.
+        fallow.pod("goes", {"nvidia.com/mig-3g.40gb": 1}, node=node)
         fallow.running("goes")
         fallow.gone("goes")
     machine.kill_agent_at(call, when)
-    wanted = {BIG: 1} if call == "cut" else {"nvidia.com/mig-4g.40gb": 1}
+    wanted = {BIG: 1} if call in CUT else {"nvidia.com/mig-4g.40gb": 1}
     fallow.pod("waits", wanted, node=node)
     fallow.until(lambda: not fallow.up(f"fallow-agent-{node}"), 30, lambda: f"the agent dies\n{fallow.logs()}")
     assert machine.slice_uuid(index, piece) == used
@@ -54,7 +58,7 @@ def test_the_agent_is_killed_in_the_middle_of_a_recut(fallow: Deployed, call: st
 def test_the_agent_is_killed_while_mig_mode_is_switched(fallow: Deployed, when: str) -> None:
     fallow.whole_again()
     machine, node = fallow.machines[0], fallow.cluster.nodes[0].name
-    machine.kill_agent_at("set_mig", when)
+    machine.kill_agent_at("nvmlDeviceSetMigMode", when)
     fallow.pod("waits", {SLICE: 1}, node=node)
     fallow.until(lambda: not fallow.up(f"fallow-agent-{node}"), 30, lambda: f"the agent dies\n{fallow.logs()}")
     fallow.start_agent(0)

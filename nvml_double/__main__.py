@@ -1,0 +1,127 @@
+"""`fallow-nvml-double`: builds the NVML double and says what its GPUs are and do."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from nvml_double.control import DoubleError, Machine, build, model_keys
+
+BUILD_DIR = Path("build/nvml-double")
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.act(args) or 0)
+    except DoubleError as error:
+        print(f"fallow-nvml-double: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fallow-nvml-double", description=__doc__)
+    acts = parser.add_subparsers(required=True, metavar="ACT")
+
+    def act(name: str, does: str, run: object, *, state: bool = True) -> argparse.ArgumentParser:
+        sub = acts.add_parser(name, help=does, description=does, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        sub.set_defaults(act=run)
+        if state:
+            sub.add_argument("--state", type=Path, default=Path("gpus.state"), help="the state file of the machine")
+        return sub
+
+    sub = act("build", "compile the library and print where it is", _build, state=False)
+    sub.add_argument("directory", type=Path, nargs="?", default=BUILD_DIR, help="where to")
+    sub = act("create", "a new machine", _create)
+    sub.add_argument("gpus", nargs="+", help=f'such as "2xh100-80gb" a100-40gb; models: {", ".join(model_keys())}')
+    sub.add_argument("--seed", type=int, default=0, help="other numbers give other UUIDs")
+    sub = _of_gpu(act("set", "activity and memory of a GPU", _set))
+    sub.add_argument("--busy", type=float, default=None, help="percent of the time a kernel runs")
+    sub.add_argument("--memory-busy", type=float, default=None, help="percent of the time memory is read or written")
+    sub.add_argument("--memory-used", type=int, default=None, help="MiB")
+    sub = _of_gpu(act("process", "a process on a GPU", _process))
+    sub.add_argument("--pid", type=int, default=None, help="its process id")
+    sub.add_argument("--memory", type=int, default=100, help="MiB it uses")
+    sub.add_argument("--gi", type=int, default=None, help="GPU instance it runs in")
+    sub.add_argument("--ci", type=int, default=None, help="compute instance it runs in")
+    sub.add_argument("--clear", action="store_true", help="remove all processes of the GPU instead")
+    sub = _of_gpu(act("xid", "report an XID error", _xid))
+    sub.add_argument("code", type=int, help="the XID")
+    sub.add_argument("--gi", type=int, default=None, help="GPU instance it concerns")
+    _of_gpu(act("lose", "the GPU falls off the bus", lambda a: Machine(a.state).lose(a.gpu)))
+    _of_gpu(act("restore", "it comes back", lambda a: Machine(a.state).lose(a.gpu, lost=False)))
+    sub = act("fault", "make a call of the library go wrong", _fault)
+    sub.add_argument("call", help="its C name, such as nvmlDeviceCreateGpuInstanceWithPlacement")
+    sub.add_argument("--fail", type=int, default=None, help="NVML error code it answers with")
+    sub.add_argument("--hang", type=float, default=None, help="seconds it takes")
+    sub.add_argument(
+        "--kill", choices=["before", "after"], default=None, help="kill its caller before or after it acts"
+    )
+    sub.add_argument("--times", type=int, default=1, help="how often")
+    sub = act("faults", "the faults that wait", _faults)
+    sub.add_argument("--clear", action="store_true", help="remove them all")
+    sub = _of_gpu(act("mode", "MIG mode, as if it had always been so", _mode))
+    sub.add_argument("mig", choices=["on", "off"], help="what it is")
+    act("reboot", "instances are lost, and MIG mode where the driver holds it", lambda a: Machine(a.state).reboot())
+    act("show", "all GPUs as text", lambda a: print(Machine(a.state).show()))
+    return parser
+
+
+def _of_gpu(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    sub.add_argument("--gpu", type=int, default=0, help="index of the GPU")
+    return sub
+
+
+def _build(args: argparse.Namespace) -> None:
+    print(build(args.directory))
+
+
+def _create(args: argparse.Namespace) -> None:
+    print(Machine.create(args.state, _models(args.gpus), args.seed).show())
+
+
+def _models(texts: list[str]) -> list[str]:
+    models: list[str] = []
+    for text in texts:
+        match = re.fullmatch(r"(?:(\d+)x)?(.+)", text.strip())
+        models += [match[2]] * int(match[1] or 1) if match else []
+    return models
+
+
+def _set(args: argparse.Namespace) -> None:
+    percent = {k: None if v is None else v / 100 for k, v in (("busy", args.busy), ("memory_busy", args.memory_busy))}
+    Machine(args.state).set(args.gpu, memory_used_mib=args.memory_used, **percent)
+
+
+def _process(args: argparse.Namespace) -> None:
+    machine = Machine(args.state)
+    if args.clear:
+        machine.clear_processes(args.gpu)
+    elif args.pid is None:
+        raise DoubleError("give --pid PID, or --clear")
+    else:
+        machine.add_process(args.gpu, args.pid, args.memory, args.gi, args.ci)
+
+
+def _faults(args: argparse.Namespace) -> None:
+    machine = Machine(args.state)
+    if args.clear:
+        machine.clear_faults()
+    for line in machine.faults():
+        print(line)
+
+
+def _mode(args: argparse.Namespace) -> None:
+    Machine(args.state).mode(args.gpu, args.mig == "on")
+
+
+def _xid(args: argparse.Namespace) -> None:
+    Machine(args.state).xid(args.gpu, args.code, args.gi)
+
+
+def _fault(args: argparse.Namespace) -> None:
+    Machine(args.state).fault(args.call, fail=args.fail, hang=args.hang, kill=args.kill, times=args.times)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+/* How GPUs reach each other and the host, and the calls that are answered by "not supported". */
+#include "double.h"
+
+#include <string.h>
+
+/* Neighbours share a PCIe switch, four GPUs a socket; every pair is one NVSwitch hop away. */
+EXPORT Return nvmlDeviceGetTopologyCommonAncestor(Handle first, Handle second, unsigned *level) {
+    BEGIN("nvmlDeviceGetTopologyCommonAncestor");
+    GPU(a, first, 0);
+    GPU(b, second, 0);
+    unsigned x = index_of(a), y = index_of(b);
+    if (!level)
+        RETURN(INVALID_ARGUMENT);
+    *level = x == y ? 0 : x / 2 == y / 2 ? 20 : x / 4 == y / 4 ? 40 : 50;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetP2PStatus(Handle first, Handle second, unsigned cap, unsigned *status) {
+    BEGIN("nvmlDeviceGetP2PStatus");
+    GPU(a, first, 0);
+    GPU(b, second, 0);
+    if (cap > 4)
+        RETURN(INVALID_ARGUMENT);
+    *status = a->mig || b->mig ? 5 : 0;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetNvLinkState(Handle device, unsigned link, unsigned *active) {
+    BEGIN("nvmlDeviceGetNvLinkState");
+    GPU(gpu, device, 0);
+    if (link >= 18)
+        RETURN(INVALID_ARGUMENT);
+    *active = gpu->mig ? 0 : 1;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, unsigned *type) {
+    BEGIN("nvmlDeviceGetNvLinkRemoteDeviceType");
+    GPU(gpu, device, 0);
+    if (link >= 18 || gpu->mig)
+        RETURN(INVALID_ARGUMENT);
+    *type = 2;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetNvLinkVersion(Handle device, unsigned link, unsigned *version) {
+    BEGIN("nvmlDeviceGetNvLinkVersion");
+    GPU(gpu, device, 0);
+    if (link >= 18 || gpu->mig || !version)
+        RETURN(INVALID_ARGUMENT);
+    *version = 4;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetMemoryAffinity(Handle device, unsigned words, unsigned long *set, unsigned scope) {
+    BEGIN("nvmlDeviceGetMemoryAffinity");
+    GPU(gpu, device, 0);
+    if (!set || !words || scope > 1)
+        RETURN(INVALID_ARGUMENT);
+    memset(set, 0, words * sizeof *set);
+    set[0] = 1ul << index_of(gpu) / 4 % 2;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetCpuAffinity(Handle device, unsigned words, unsigned long *set) {
+    BEGIN("nvmlDeviceGetCpuAffinity");
+    GPU(gpu, device, 0);
+    if (!set || !words)
+        RETURN(INVALID_ARGUMENT);
+    memset(set, 0, words * sizeof *set);
+    set[0] = index_of(gpu) / 4 % 2 ? 0xffff0000ul : 0x0000fffful;
+    RETURN(SUCCESS);
+}
+
+/* Known to the real library and answered so by many a GPU; present, so that a client learns it by the answer. */
+#define ABSENT(call)                                                                                                   \
+    EXPORT Return call(void) {                                                                                         \
+        BEGIN(#call);                                                                                                  \
+        RETURN(NOT_SUPPORTED);                                                                                         \
+    }
+
+ABSENT(nvmlDeviceGetProcessUtilization)
+ABSENT(nvmlDeviceGetSamples)
+ABSENT(nvmlDeviceGetEncoderUtilization)
+ABSENT(nvmlDeviceGetDecoderUtilization)
+ABSENT(nvmlDeviceGetFanSpeed)
+ABSENT(nvmlDeviceGetPcieThroughput)
+ABSENT(nvmlDeviceGetGpuFabricInfoV)
+ABSENT(nvmlDeviceGetPlatformInfo)
+ABSENT(nvmlDeviceGetNumaNodeId)
+ABSENT(nvmlDeviceGetRowRemapperHistogram)
+ABSENT(nvmlGpmQueryDeviceSupport)
+ABSENT(nvmlDeviceGetCurrentClocksEventReasons)
+ABSENT(nvmlDeviceGetDriverModel)
+ABSENT(nvmlDeviceGetDriverModel_v2)

@@ -1,0 +1,123 @@
+"""Which ids the kubelet is steered to, and which it is given."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster import names
+from device_plugin.allocate import Denial, Grant, grant, prefer
+from device_plugin.devices import NodeGpu
+from gpu.hardware import SeenGpu, SeenSlice
+from gpu.node import Mode, Placement, Share
+from tests.builders import layout, model, placement
+
+TWO = layout("1g.10gb@0", "1g.10gb@1")
+SLICED = NodeGpu(
+    SeenGpu("GPU-0", 0, 0, "", "", model(), mig=True),
+    Mode.SLICED,
+    (SeenSlice(TWO[0], 7, 0, "MIG-a"), SeenSlice(TWO[1], 8, 0, "MIG-b")),
+)
+
+
+def shared(uuid: str, index: int, units: int = 20) -> NodeGpu:
+    return NodeGpu(SeenGpu(uuid, index, index, "", "", model()), Mode.SHARED, units=units)
+
+
+def whole(uuid: str, index: int) -> NodeGpu:
+    return NodeGpu(SeenGpu(uuid, index, index, "", "", model()))
+
+
+GPUS = (SLICED, shared("GPU-1", 1), shared("GPU-2", 2), whole("GPU-3", 3), whole("GPU-4", 4))
+MIG = names.mig_resource("1g.10gb")
+
+
+def liked(available: list[str], size: int, resource: str, *promises: Placement, must: tuple[str, ...] = ()) -> set[str]:
+    return set(prefer(available, must, size, resource, GPUS, promises))
+
+
+def units(uuid: str, *numbers: int) -> list[str]:
+    return [f"{uuid}::{n}" for n in numbers]
+
+
+def test_the_promised_slice_is_liked_in_whatever_order_it_is_offered() -> None:
+    promise = placement("p", Share("GPU-0", TWO[1]))
+    for available in (["MIG-a", "MIG-b"], ["MIG-b", "MIG-a"]):
+        assert liked(available, 1, MIG, promise) == {"MIG-b"}
+
+
+def test_promised_whole_gpus_are_liked() -> None:
+    promise = placement("p", Share("GPU-4"))
+    assert liked(["GPU-3", "GPU-4"], 1, names.WHOLE, promise) == {"GPU-4"}
+
+
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_promised_units_come_from_the_promised_gpu(seed: int, size: int) -> None:
+    available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(20))]
+    random.Random(seed).shuffle(available)
+    promise = placement("p", Share("GPU-2", units=size))
+    ids = liked(available, size, names.SHARED, promise)
+    assert len(ids) == size
+    assert {i.partition("::")[0] for i in ids} == {"GPU-2"}
+
+
+def test_promises_of_another_size_are_somebody_elses() -> None:
+    available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(20))]
+    promises = (placement("p", Share("GPU-2", units=8)), placement("q", Share("GPU-1", units=4)))
+    assert {i.partition("::")[0] for i in liked(available, 4, names.SHARED, *promises)} == {"GPU-1"}
+
+
+@given(st.integers(0, 2**32), st.integers(0, 20), st.integers(0, 20), st.integers(1, 20))
+def test_without_a_promise_units_are_on_one_gpu_whenever_one_has_enough(seed: int, a: int, b: int, size: int) -> None:
+    available = [*units("GPU-1", *range(a)), *units("GPU-2", *range(b))]
+    random.Random(seed).shuffle(available)
+    ids = liked(available, size, names.SHARED)
+    if max(a, b) >= size:
+        assert len(ids) == size
+        assert len({i.partition("::")[0] for i in ids}) == 1
+    assert ids <= set(available)
+
+
+def test_without_a_promise_the_fullest_gpu_that_has_enough_is_taken() -> None:
+    available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(6))]
+    assert {i.partition("::")[0] for i in liked(available, 5, names.SHARED)} == {"GPU-2"}
+    assert {i.partition("::")[0] for i in liked(available, 7, names.SHARED)} == {"GPU-1"}
+
+
+def test_what_must_be_included_is() -> None:
+    available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(20))]
+    ids = liked(available, 3, names.SHARED, must=("GPU-2::7",))
+    assert "GPU-2::7" in ids
+    assert {i.partition("::")[0] for i in ids} == {"GPU-2"}
+
+
+def test_a_grant_names_devices_for_cdi_and_says_how_much() -> None:
+    assert grant(["MIG-b"], GPUS) == Grant({"FALLOW_DEVICES": "MIG-b"}, ("fallow.dev/gpu=MIG-b",))
+    answer = grant(units("GPU-1", 0, 1, 2), GPUS)
+    assert answer == Grant({"FALLOW_DEVICES": "GPU-1", "FALLOW_UNITS": "3/20"}, ("fallow.dev/gpu=GPU-1",))
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        ([], "no device"),
+        (["MIG-gone"], "not here"),
+        (["GPU-1::0", "GPU-2::0"], "must be on one GPU"),
+        (["GPU-3", "MIG-gone"], "not here"),
+    ],
+)
+def test_what_is_unknown_or_spread_over_two_gpus_is_denied_in_words(ids: list[str], says: str) -> None:
+    answer = grant(ids, GPUS)
+    assert isinstance(answer, Denial)
+    assert says in answer.why
+
+
+def test_what_is_unhealthy_or_being_recut_is_denied() -> None:
+    from dataclasses import replace
+
+    sick = replace(GPUS[3], healthy=False, problem="XID 79")
+    held = replace(SLICED, withheld=frozenset({"MIG-a"}))
+    assert "XID 79" in grant(["GPU-3"], [sick]).why  # type: ignore[union-attr]
+    assert "being re-cut" in grant(["MIG-a"], [held]).why  # type: ignore[union-attr]
+    assert isinstance(grant(["MIG-b"], [held]), Grant)

@@ -1,7 +1,8 @@
 """The double of the hardware door in Python: the same rules and faults as a driver, told to fail on request.
 
-Its GPUs live in one file that several processes share (an exclusive lock around every look and act), so a killed
-process leaves them as they were. For tests, and for the demonstration where no C compiler builds the NVML double.
+Its GPUs live in one file that several processes share: an exclusive lock, on a file beside it, around every look and
+act, and the whole file replaced in one step, so a killed process leaves them as they were. For tests, and for the
+demonstration where no C compiler builds the NVML double.
 """
 
 import copy
@@ -36,11 +37,12 @@ def create(path: Path, keys: Iterable[str], seed: int = 0) -> None:
             "mig": False,
             "slices": [],
             "busy": 0.0,
+            "memory_busy": 0.0,
             "memory_used_mib": 0,
             "processes": [],
             "lost": False,
         }
-    path.write_text(json.dumps({"made": 0, "gpus": gpus, "events": [], "faults": []}))
+    _save(path, {"made": 0, "gpus": gpus, "events": [], "faults": []})
 
 
 class FakeHardware:
@@ -50,6 +52,8 @@ class FakeHardware:
         if not path.is_file():
             raise ValueError(f"{path}: no such state file; make one with `gpu.fake.create`")
         self._path = path
+        with self._locked() as state:
+            self._heard = len(state["events"])  # what happened before is no news
 
     # What a driver does.
 
@@ -78,11 +82,11 @@ class FakeHardware:
             found = next((s for s in raw["slices"] if s["slice"] == str(piece)), None)
             if found is None:
                 standing = _layout(raw)
-                if not raw["mig"]:
+                if not raw["mig"] or piece.profile not in _model(raw).profiles:
                     raise GpuFault(FaultKind.NOT_SUPPORTED, "cut", gpu)
                 if piece not in openings(standing, piece.profile):
                     raise GpuFault(FaultKind.NO_ROOM, "cut", gpu)
-                found = {"slice": str(piece), "gi": _free_gi(raw), "ci": None, "uuid": None}
+                found = {"slice": str(piece), "gi": _free_gi(raw, piece), "ci": None, "uuid": None}
                 raw["slices"].append(found)
             if found["uuid"] is None:
                 state["made"] += 1
@@ -110,7 +114,7 @@ class FakeHardware:
             raw = self._gpu(state, gpu, "activity")
             if raw["mig"]:
                 raise GpuFault(FaultKind.NOT_SUPPORTED, "activity", gpu)
-            return Reading(raw["busy"], raw["busy"], raw["memory_used_mib"], "double")
+            return Reading(raw["busy"], raw["memory_busy"], raw["memory_used_mib"], "double")
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         deadline = time.monotonic() + timeout_seconds
@@ -128,8 +132,9 @@ class FakeHardware:
 
     # What a test does to it.
 
-    def set_busy(self, gpu: str, busy: float, memory_used_mib: int = 0) -> None:
-        self._edit(gpu, lambda raw: raw.update(busy=busy, memory_used_mib=memory_used_mib))
+    def set_busy(self, gpu: str, busy: float, memory_used_mib: int = 0, memory_busy: float = 0.0) -> None:
+        values = {"busy": busy, "memory_busy": memory_busy, "memory_used_mib": memory_used_mib}
+        self._edit(gpu, lambda raw: raw.update(values))
 
     def add_process(self, gpu: str, pid: int, gi: int | None = None, memory_mib: int = 100) -> None:
         entry = {"pid": pid, "memory_mib": memory_mib, "gi": gi}
@@ -182,29 +187,39 @@ class FakeHardware:
     @contextmanager
     def _state(self, call: str) -> Iterator[Raw]:
         """The state under the lock; written back unless the call raised. `call` "" is a test's own."""
-        with open(self._path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            state = json.loads(file.read())
+        fault = self._due(call) if call else {}
+        _strike(fault, before=True)  # outside the lock: who hangs, hangs alone
+        with self._locked() as state:
             before = copy.deepcopy(state)
-            due = [f for f in state["faults"] if call and f["call"] == call][:1]
-            for fault in due:
-                fault["times"] -= 1
-                state["faults"] = [f for f in state["faults"] if f["times"] > 0]
-                self._save(state)
-                before = copy.deepcopy(state)
-                _strike(fault, before=True)
             yield state
             if state != before:
-                self._save(state)
-            for fault in due:
-                _strike(fault, before=False)
+                _save(self._path, state)
+            _strike(fault, before=False)
 
-    def _save(self, state: Raw) -> None:
-        """Replaced in one step under the lock: a killed process leaves the old state or the new one."""
-        data = json.dumps(state).encode()
-        with open(self._path, "r+b") as file:
-            file.write(data)
-            file.truncate()
+    def _due(self, call: str) -> Raw:
+        """The oldest fault that waits for this call, counted down; empty when there is none."""
+        with self._locked() as state:
+            fault: Raw = next((f for f in state["faults"] if f["call"] == call), {})
+            if fault:
+                fault["times"] -= 1
+                state["faults"] = [f for f in state["faults"] if f["times"] > 0]
+                _save(self._path, state)
+        return fault
+
+    @contextmanager
+    def _locked(self) -> Iterator[Raw]:
+        """Raises GpuFault UNAVAILABLE when the state is gone."""
+        try:
+            lock = open(self._path.with_name(f"{self._path.name}.lock"), "a+b")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise GpuFault(FaultKind.UNAVAILABLE, f"locking {self._path} ({error.strerror})") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                state: Raw = json.loads(self._path.read_bytes())
+            except (OSError, ValueError) as error:
+                raise GpuFault(FaultKind.UNAVAILABLE, f"reading {self._path} ({error})") from error
+            yield state
 
     def _gpu(self, state: Raw, gpu: str, call: str, *, lost: bool = False) -> Raw:
         raw: Raw | None = state["gpus"].get(gpu)
@@ -214,7 +229,12 @@ class FakeHardware:
             raise GpuFault(FaultKind.LOST, call, gpu)
         return raw
 
-    _heard = 0
+
+def _save(path: Path, state: Raw) -> None:
+    """Replaced in one step: a process killed here leaves the old state or the new one."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(json.dumps(state))
+    temporary.replace(path)
 
 
 def _strike(fault: Raw, *, before: bool) -> None:
@@ -234,9 +254,12 @@ def _layout(raw: Raw) -> tuple[Slice, ...]:
     return canonical(parse_slice(s["slice"], _model(raw)) for s in raw["slices"])
 
 
-def _free_gi(raw: Raw) -> int:
+def _free_gi(raw: Raw, piece: Slice) -> int:
+    """The lowest free id of the span class, as drivers number: full 0, halves 1-2, quarters 3-6, smaller 7-14."""
     taken = {s["gi"] for s in raw["slices"]}
-    return next(n for n in range(1, 64) if n not in taken)
+    classes = {1: range(1), 2: range(1, 3), 4: range(3, 7)}
+    part, rest = divmod(_model(raw).axis, piece.profile.size)
+    return next(n for n in classes.get(0 if rest else part, range(7, 15)) if n not in taken)
 
 
 def _seen_slice(raw: Raw, model: GpuModel) -> SeenSlice:

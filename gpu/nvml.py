@@ -5,9 +5,13 @@ compute instance is no MIG device and still occupies its place. One lost GPU nev
 """
 
 import ctypes
+import logging
+import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,8 @@ from gpu.hardware import FaultKind, GpuFault, GpuProcess, HardwareEvent, Reading
 from gpu.layout import Slice
 from gpu.profiles import GpuModel, MigProfile
 
+log = logging.getLogger(__name__)
+
 SOURCE = "nvml-utilization"
 """Says only that some kernel ran during the driver's sample period: coarse."""
 
@@ -25,6 +31,7 @@ _KINDS = {
     nvml.NVML_ERROR_NOT_SUPPORTED: FaultKind.NOT_SUPPORTED,
     nvml.NVML_ERROR_FUNCTION_NOT_FOUND: FaultKind.NOT_SUPPORTED,
     nvml.NVML_ERROR_NOT_FOUND: FaultKind.NOT_FOUND,
+    nvml.NVML_ERROR_GPU_NOT_FOUND: FaultKind.NOT_FOUND,
     nvml.NVML_ERROR_GPU_IS_LOST: FaultKind.LOST,
     nvml.NVML_ERROR_IN_USE: FaultKind.IN_USE,
     nvml.NVML_ERROR_INSUFFICIENT_RESOURCES: FaultKind.NO_ROOM,
@@ -38,27 +45,47 @@ _KINDS = {
 _NO_ID = 0xFFFFFFFF
 _FIRST_RESETLESS = 8  # Hopper is 9; nothing that can be cut lies between
 _MIG_PREFIX = "MIG "
+_WAIT_SECONDS = 0.5
+"""The longest single wait for events: a door that is closed meanwhile is noticed after this time."""
+_LOOKS = 5
+_GONE = (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NOT_FOUND)
+"""What the driver says of a handle whose slice was destroyed between two calls."""
 
 
 class NvmlHardware:
     """Implements gpu.hardware.Hardware. Raises GpuFault UNAVAILABLE at once when there is no driver."""
 
     def __init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._hearing = threading.Lock()
+        self._closed = False
         self._handles: dict[str, Any] = {}
         self._known: dict[int, SeenGpu] = {}
         self._models: dict[str, GpuModel] = {}
+        self._unread: dict[int, str] = {}
         self._events: Any = None
+        self._heard: set[str] = set()
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             raise GpuFault(FaultKind.UNAVAILABLE, f"nvmlInit ({error})", code=error.value) from error
 
+    def _ready(self) -> None:
+        """A forked child cannot use its parent's session: it opens one of its own."""
+        if os.getpid() != self._pid:
+            self._open()
+
     def gpus(self) -> tuple[SeenGpu, ...]:
+        self._ready()
         count = _call("nvmlDeviceGetCount", "", nvml.nvmlDeviceGetCount)
         return tuple(gpu for index in range(count) if (gpu := self._look(index)) is not None)
 
     def read(self, gpu: str) -> SeenGpu:
+        self._ready()
         for index, known in list(self._known.items()):
             if known.uuid == gpu:
                 found = self._look(index)
@@ -72,7 +99,8 @@ class NvmlHardware:
     def set_mig(self, gpu: str, on: bool) -> None:
         handle = self._handle(gpu)
         wanted = int(on)
-        if _call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle)[0] == wanted:
+        # A change that only waits for a reset is revoked too: otherwise the next reboot would make it.
+        if list(_call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle)) == [wanted, wanted]:
             return
         status = _call("nvmlDeviceSetMigMode", gpu, nvml.nvmlDeviceSetMigMode, handle, wanted)
         if status:
@@ -84,6 +112,8 @@ class NvmlHardware:
 
     def cut(self, gpu: str, piece: Slice) -> SeenSlice:
         handle = self._handle(gpu)
+        if not self._knows(gpu, piece):
+            raise GpuFault(FaultKind.NOT_SUPPORTED, f"cutting {piece}", gpu)
         instance = self._instance(gpu, handle, piece)
         if instance is None:
             place = nvml.c_nvmlGpuInstancePlacement_t(piece.start, piece.profile.size)
@@ -97,7 +127,10 @@ class NvmlHardware:
         return _seen_slice(gpu, instance, piece)
 
     def join(self, gpu: str, piece: Slice) -> None:
-        instance = self._instance(gpu, self._handle(gpu), piece)
+        handle = self._handle(gpu)
+        if not self._knows(gpu, piece):
+            return
+        instance = self._instance(gpu, handle, piece)
         if instance is None:
             return
         for compute in list(_compute_instances(gpu, instance)):
@@ -107,29 +140,60 @@ class NvmlHardware:
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         handle = self._handle(gpu)
         found: dict[tuple[int, int | None], GpuProcess] = {}
-        for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
-            for raw in _call(name, gpu, getattr(nvml, name), handle):
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            for raw in _running(gpu, handle, f"nvmlDeviceGet{kind}RunningProcesses"):
                 gi = None if raw.gpuInstanceId in (None, _NO_ID) else int(raw.gpuInstanceId)
                 memory = None if raw.usedGpuMemory is None else int(raw.usedGpuMemory) // 2**20
-                found[raw.pid, gi] = GpuProcess(int(raw.pid), memory, gi)
+                found.setdefault((raw.pid, gi), GpuProcess(int(raw.pid), memory, gi))
         return tuple(found[key] for key in sorted(found, key=str))
 
     def activity(self, gpu: str) -> Reading:
         handle = self._handle(gpu)
         rates = _call("nvmlDeviceGetUtilizationRates", gpu, nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = _call("nvmlDeviceGetMemoryInfo", gpu, nvml.nvmlDeviceGetMemoryInfo, handle)
-        return Reading(rates.gpu / 100, rates.memory / 100, int(memory.used) // 2**20, SOURCE)
+        return Reading(rates.gpu / 100, rates.memory / 100, _memory_used(gpu, handle) // 2**20, SOURCE)
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
-        """Raises GpuFault NOT_SUPPORTED where no GPU reports events."""
-        if self._events is None:
-            self._events = self._listen()
+        """What happened since the first call. A GPU that is lost is heard again when it has come back.
+
+        Raises GpuFault NOT_SUPPORTED where the driver reports no events, UNAVAILABLE once the door is closed.
+        """
+        self._ready()
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            with self._hearing:
+                if self._closed:
+                    raise GpuFault(FaultKind.UNAVAILABLE, "nvmlEventSetWait after close")
+                found = self._hear(min(left, _WAIT_SECONDS))
+            if found or time.monotonic() >= deadline:
+                return found
+
+    def close(self) -> None:
+        """Waits until the thread that hears events has noticed: the driver must not lose a set it waits on."""
+        self._closed = True
+        if os.getpid() != self._pid:
+            return  # the session is the parent's
+        with self._hearing:
+            self._unlisten()
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError as error:
+                log.debug("nvmlShutdown: %s", error)
+
+    def _hear(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
+        events = self._listening()
         try:
-            raw = nvml.nvmlEventSetWait(self._events, int(timeout_seconds * 1000))
+            raw = nvml.nvmlEventSetWait(events, int(timeout_seconds * 1000))
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_TIMEOUT:
                 return ()
-            self._events = None
+            self._unlisten()
+            if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
+                # The next look says which one. The others are listened to at once, so that nothing is missed; the
+                # pause keeps a driver that goes on answering so from being asked without end.
+                self._listening()
+                time.sleep(timeout_seconds)
+                return ()
             raise _fault("nvmlEventSetWait", "", error) from error
         try:
             gpu = _call("nvmlDeviceGetUUID", "", nvml.nvmlDeviceGetUUID, raw.device)
@@ -138,48 +202,54 @@ class NvmlHardware:
         gi = None if raw.gpuInstanceId == _NO_ID else int(raw.gpuInstanceId)
         return (HardwareEvent(gpu, int(raw.eventData), gi),)
 
-    def close(self) -> None:
-        try:
-            if self._events is not None:
-                nvml.nvmlEventSetFree(self._events)
-            nvml.nvmlShutdown()
-        except nvml.NVMLError:
-            return
-
-    def _listen(self) -> Any:
-        events = _call("nvmlEventSetCreate", "", nvml.nvmlEventSetCreate)
-        for gpu in self.gpus():
-            if gpu.fault:
-                continue
-            handle = self._handle(gpu.uuid)
+    def _listening(self) -> Any:
+        """The event set; GPUs that can be read and are not in it yet are added."""
+        if self._events is None:
+            self._events = _call("nvmlEventSetCreate", "", nvml.nvmlEventSetCreate)
+            self.gpus()
+        with self._lock:
+            healthy = {g.uuid for g in self._known.values() if g.index not in self._unread}
+        for gpu in sorted(healthy - self._heard):
             try:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+                nvml.nvmlDeviceRegisterEvents(self._handle(gpu), nvml.nvmlEventTypeXidCriticalError, self._events)
+            except (nvml.NVMLError, GpuFault) as error:
+                # Lost, or unable to report: the others are heard all the same.
+                log.warning("GPU %s: its events cannot be heard: %s", gpu, error)
+            self._heard.add(gpu)
+        return self._events
+
+    def _unlisten(self) -> None:
+        events, self._events = self._events, None
+        self._heard.clear()
+        if events is not None:
+            try:
+                nvml.nvmlEventSetFree(events)
             except nvml.NVMLError as error:
-                if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
-                    raise _fault("nvmlDeviceRegisterEvents", gpu.uuid, error) from error
-        return events
+                log.debug("nvmlEventSetFree: %s", error)
 
     def _look(self, index: int) -> SeenGpu | None:
         """The GPU at this index; as last known, with the fault, when it cannot be read now."""
         try:
             seen = self._read(index)
         except GpuFault as fault:
+            self._note_unread(index, fault)
             known = self._known.get(index)
-            if known is None:
-                return None
-            return SeenGpu(
-                known.uuid,
-                known.index,
-                known.minor,
-                known.bus_id,
-                known.name,
-                known.model,
-                numa=known.numa,
-                fault=fault.kind.value,
-            )
+            return None if known is None else replace(known, mig=False, slices=(), fault=fault.kind.value)
         with self._lock:
             self._known[index] = seen
+            self._unread.pop(index, None)
         return seen
+
+    def _note_unread(self, index: int, fault: GpuFault) -> None:
+        """Said once per fault: a GPU that was never read has no UUID and shows nowhere else."""
+        with self._lock:
+            said = self._unread.get(index) == str(fault)
+            self._unread[index] = str(fault)
+            known = self._known.get(index)
+            if known is not None:
+                self._heard.discard(known.uuid)
+        if not said:
+            log.warning("GPU %d cannot be read: %s", index, fault)
 
     def _read(self, index: int) -> SeenGpu:
         handle = _call("nvmlDeviceGetHandleByIndex", str(index), nvml.nvmlDeviceGetHandleByIndex, index)
@@ -198,7 +268,7 @@ class NvmlHardware:
             name=name,
             model=model,
             mig=mig,
-            slices=tuple(_slices(uuid, handle, model)) if mig else (),
+            slices=_slices(uuid, handle, model) if mig else (),
             numa=_numa_node(bus_id),
         )
 
@@ -217,6 +287,7 @@ class NvmlHardware:
         return model
 
     def _handle(self, gpu: str) -> Any:
+        self._ready()
         with self._lock:
             handle = self._handles.get(gpu)
         if handle is None:
@@ -229,6 +300,14 @@ class NvmlHardware:
         with self._lock:
             self._handles.clear()
             self._models.clear()
+
+    def _knows(self, gpu: str, piece: Slice) -> bool:
+        """Whether this GPU has that very profile: another model's may have the same id and mean another size."""
+        with self._lock:
+            model = self._models.get(gpu)
+        own = (model or self.read(gpu).model).profile(piece.profile.name)
+        wanted = piece.profile
+        return own is not None and (own.profile_id, own.size) == (wanted.profile_id, wanted.size)
 
     def _instance(self, gpu: str, handle: Any, piece: Slice) -> Any:
         """The GPU instance of exactly this slice, None when it is not there."""
@@ -261,6 +340,27 @@ def _mig_mode(gpu: str, handle: Any) -> bool:
         if fault.kind is FaultKind.NOT_SUPPORTED:
             return False
         raise
+
+
+def _running(gpu: str, handle: Any, name: str) -> list[Any]:
+    """A list of processes. Only that of compute must be there: not every GPU and driver keeps the others."""
+    try:
+        return list(_call(name, gpu, getattr(nvml, name), handle))
+    except GpuFault as fault:
+        if fault.kind is FaultKind.NOT_SUPPORTED and name != "nvmlDeviceGetComputeRunningProcesses":
+            return []
+        raise
+
+
+def _memory_used(gpu: str, handle: Any) -> int:
+    """Bytes that programs use. Version 1, for old drivers, counts what the driver itself reserves as well."""
+    ask, name = nvml.nvmlDeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo"
+    try:
+        return int(_call(name, gpu, ask, handle, nvml.nvmlMemory_v2).used)
+    except GpuFault as fault:
+        if fault.code not in (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
+            raise
+        return int(_call(name, gpu, ask, handle).used)
 
 
 def _needs_reset(handle: Any) -> bool:
@@ -344,7 +444,18 @@ def _compute_instances(gpu: str, instance: Any) -> Iterator[Any]:
         yield from list(found)[: count.value]
 
 
-def _slices(gpu: str, handle: Any, model: GpuModel) -> Iterator[SeenSlice]:
+def _slices(gpu: str, handle: Any, model: GpuModel) -> tuple[SeenSlice, ...]:
+    """All slices. One destroyed by somebody else while they are listed is no fault of the GPU: look again."""
+    for _ in range(_LOOKS - 1):
+        try:
+            return tuple(_slices_now(gpu, handle, model))
+        except GpuFault as fault:
+            if fault.code not in _GONE:
+                raise
+    return tuple(_slices_now(gpu, handle, model))
+
+
+def _slices_now(gpu: str, handle: Any, model: GpuModel) -> Iterator[SeenSlice]:
     for profile in model.profiles:
         for instance, info in _gpu_instances(gpu, handle, profile):
             yield _seen_slice(gpu, instance, Slice(profile, info.placement.start))

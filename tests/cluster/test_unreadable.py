@@ -44,7 +44,6 @@ def test_rubbish_is_told_once_and_the_rest_is_read() -> None:
     assert unreadable.tick() == "4 facts cannot be read"
     assert {(kind, name) for kind, name, _ in said.events} == {
         ("GpuNode", "n1"),
-        ("Pod", "forged"),
         ("Pod", "half"),
         ("Pod", "typo"),
     }

@@ -49,7 +49,7 @@ def fill(api: FakeApi, nodes: int, seed: int) -> None:
         claim = {names.CLAIM: facts.write_shares([share], 0.0)}
         pod = {
             "metadata": {"name": f"old-{number}", "annotations": claim},
-            "spec": {"nodeName": name, "containers": []},
+            "spec": {"nodeName": name, "containers": [{"name": "main", "image": "x"}]},
         }
         store.create(Address("v1", "pods", "default", f"old-{number}"), pod)
 

@@ -7,6 +7,7 @@ In memory, thread-safe. Objects inside are never changed in place, so readers sh
 import bisect
 import itertools
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,8 +59,9 @@ class _History:
 class Store:
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._numbers = itertools.count(1)
-        self._version = 0
+        # Begins where no earlier store has been, so that versions from before a restart are too old, not too new.
+        self._version = self._first = time.time_ns() // 1_000_000
+        self._numbers = itertools.count(self._version + 1)
         self._objects: dict[tuple[str, str], dict[tuple[str, str], Object]] = {}
         self._histories: dict[tuple[str, str], _History] = {}
         self._schemas: dict[tuple[str, str], Schema] = {}
@@ -235,7 +237,7 @@ class Store:
             self._kind(at).pop(key)
         else:
             self._kind(at)[key] = obj
-        history = self._histories.setdefault((at.api, at.plural), _History())
+        history = self._histories.setdefault((at.api, at.plural), _History(self._first))
         history.events.append(_Change(self._version, event, obj, old))
         if len(history.events) > HISTORY:
             history.floor = history.events[HISTORY // 2].version
@@ -247,7 +249,7 @@ class Store:
         return self._objects.setdefault((at.api, at.plural), {})
 
     def _after(self, at: Address, since: int) -> Sequence[_Change]:
-        history = self._histories.get((at.api, at.plural)) or _History()
+        history = self._histories.get((at.api, at.plural)) or _History(self._first)
         if since < history.floor:
             raise Failure(410, "Expired", f"too old resource version: {since} ({history.floor})")
         return history.events[bisect.bisect_right(history.events, since, key=lambda e: e.version) :]

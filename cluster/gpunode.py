@@ -95,6 +95,7 @@ def recut_out(recut: Recut) -> dict[str, Any]:
         "before": shape_out(recut.before),
         "target": shape_out(recut.target),
         "tries": recut.tries,
+        "failures": recut.failures,
         "message": recut.message,
     }
 
@@ -178,6 +179,7 @@ def _recut_in(raw: Object, model: GpuModel) -> Recut:
         tries=int(raw.get("tries", 0)),
         message=str(raw.get("message", "")),
         fence=int(raw.get("fence", 0)),
+        failures=int(raw.get("failures", 0)),
     )
 
 

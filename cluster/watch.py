@@ -24,6 +24,8 @@ LISTED: Event = ("LISTED", {})
 """Comes once after every full list."""
 
 BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+SOON_SECONDS = 20.0
+"""A version that is good no more so soon after its list is a failure: lists, too, can be a storm."""
 TRIES_OF_A_VERSION = 5
 """Watches from one version that may break off without a word before everything is listed anew."""
 SHORT_SECONDS = 1.0
@@ -83,6 +85,7 @@ class _Following:
         self._namespace, self._selectors = namespace, selectors
         self._known: dict[str, dict[str, Any]] = {}
         self._version = ""
+        self._words = 0
 
     def events(self) -> Iterator[Event]:
         failures = 0
@@ -95,8 +98,7 @@ class _Following:
                 error = problem
                 log.warning("following %s: %s", self._kind.plural, problem)
                 metrics.watch_failures.labels(self._kind.plural).inc()
-            # Too old soon after the list counts too: a server that says so always must not be flooded with lists.
-            soon = self._ear.clock.monotonic() - listed_at < BACKOFF_SECONDS[-1]
+            soon = self._ear.clock.monotonic() - listed_at < SOON_SECONDS
             failures = failures + 1 if soon else int(error is not None)
             if failures and not self._ear.stop.is_set():
                 self._pause(failures, error)
@@ -117,10 +119,10 @@ class _Following:
         yield LISTED
 
     def _watches(self) -> Iterator[Event]:
-        """Watch after watch, until stopped or the version is too old."""
+        """Watch after watch, until stopped or the version is good no more."""
         failures = 0
         while not self._ear.stop.is_set():
-            version, began = self._version, self._ear.clock.monotonic()
+            words, began = self._words, self._ear.clock.monotonic()
             error: ApiError | None = None
             try:
                 yield from self._watch()
@@ -128,10 +130,14 @@ class _Following:
                 return
             except ApiError as problem:
                 error = problem
-            if self._version != version:
+            if self._words != words:
                 failures = 0
             elif error is None and self._ear.clock.monotonic() - began < SHORT_SECONDS:
                 error = Unreachable(f"watch {self._kind.plural}", 200, "ShortWatch", "ended without a word")
+            elif error is None:
+                # Not even a bookmark in minutes: so a server is silent that has lost the versions it once gave (a
+                # restored backup) and waits until it comes to ours.
+                return
             if error is not None and not self._ear.stop.is_set():
                 # The version may still be good: try it again before listing everything anew.
                 failures += 1
@@ -148,6 +154,7 @@ class _Following:
         with contextlib.closing(events):
             for event in events:
                 self._ear.heard()
+                self._words += 1
                 kind, obj = event["type"], event["object"]
                 self._version = _version(obj) or self._version
                 if kind != "BOOKMARK":

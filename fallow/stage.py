@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ class LocalStage:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # The path of a socket ends at 107 characters, so these do not lie below a directory of somebody's choice.
+        self._sockets = tempfile.TemporaryDirectory(prefix="fallow-")
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
         self._kubelets: list[FakeKubelet] = []
         self._api = FakeApi()
@@ -65,6 +68,7 @@ class LocalStage:
         for kubelet in self._kubelets:
             kubelet.stop()
         self._api.stop()
+        self._sockets.cleanup()
 
     def sees(self, pod: str) -> tuple[Mapping[str, str], set[str]]:
         for kubelet in self._kubelets:
@@ -92,9 +96,9 @@ class LocalStage:
     def _start_node(self, name: str, number: int) -> None:
         home = self._directory / name
         home.mkdir()
-        kubelet = FakeKubelet(name, home / "kubelet", home / "cdi", self.client, seed=number)
-        self._kubelets.append(kubelet.start())
-        flags = ["--node-name", name, "--kubelet-dir", str(home / "kubelet"), "--cdi-dir", str(home / "cdi")]
+        sockets = Path(self._sockets.name) / name
+        self._kubelets.append(FakeKubelet(name, sockets, home / "cdi", self.client, seed=number).start())
+        flags = ["--node-name", name, "--kubelet-dir", str(sockets), "--cdi-dir", str(home / "cdi")]
         self._run("agent", *flags, "--dev-root", str(_devices(home)), *self._gpus(home, number), name=f"agent-{name}")
 
     def _gpus(self, home: Path, seed: int) -> list[str]:

@@ -53,6 +53,7 @@ class Recut:
     """The journal of one re-cut. `since` is when the phase began, seconds since the epoch.
 
     `target` is what is being worked towards: the wanted shape, or `before` once it is being rolled back.
+    `failures`: how many re-cuts of this GPU were rolled back one after another, this one included.
     """
 
     generation: int
@@ -63,6 +64,7 @@ class Recut:
     tries: int = 0
     message: str = ""
     fence: int = 0
+    failures: int = 0
 
     @property
     def rolling_back(self) -> bool:

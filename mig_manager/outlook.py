@@ -13,10 +13,14 @@ from gpu.recut import Phase, Recut, Shape, Wanted
 Key = tuple[str, str]
 """Node name and GPU UUID."""
 
+MOST_REST_SECONDS = 3600.0
+LEAST_REST_SECONDS = 1.0
+"""After a re-cut that was rolled back, also when policy sets no cool-down."""
+
 
 @dataclass(frozen=True)
 class Outlook:
-    """`movable` GPUs may be re-cut now; `resting` were re-cut a moment ago; `under_way` are being re-cut."""
+    """`movable` GPUs may be re-cut now; `resting` ones only a while after their last re-cut; `under_way` are at it."""
 
     snapshot: Snapshot
     movable: frozenset[Key] = frozenset()
@@ -51,6 +55,19 @@ def under_way(wanted: Wanted | None, recut: Recut | None) -> bool:
     return True
 
 
+def rest_seconds(recut: Recut, cooldown_seconds: float) -> float:
+    """How long a GPU is left alone after this re-cut, in seconds.
+
+    After the second one in a row that was rolled back twice the cool-down, then twice that, an hour at most: what has
+    failed again and again closes the GPU to new pods at each attempt. Whatever each was to become counts as one: what
+    a GPU is wanted for changes with every pod that comes or goes, what keeps it from changing does not.
+    """
+    if not recut.failures:
+        return cooldown_seconds
+    doubled = max(cooldown_seconds, LEAST_REST_SECONDS) * 2.0 ** min(recut.failures - 1, 30)
+    return max(cooldown_seconds, min(doubled, MOST_REST_SECONDS))
+
+
 def shape_of(gpu: Gpu) -> Shape:
     return Shape(gpu.mode, gpu.layout if gpu.mode is Mode.SLICED else ())
 
@@ -67,7 +84,7 @@ def _sort(gpu: Gpu, wanted: Wanted | None, recut: Recut | None, cooldown_seconds
         return "under_way"
     if not gpu.takes_pods or gpu.held:
         return "closed"
-    if recut is not None and recut.phase is Phase.DONE and now - recut.since < cooldown_seconds:
+    if recut is not None and recut.phase is Phase.DONE and now - recut.since < rest_seconds(recut, cooldown_seconds):
         return "resting"
     return "movable"
 

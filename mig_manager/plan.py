@@ -77,7 +77,7 @@ def why_nothing(outlook: Outlook, demand: Demand, policy: Policy) -> str:
     if len(outlook.under_way) >= policy.recutting.max_gpus_at_once:
         return f"{wait}; {len(outlook.under_way)} GPUs are being re-cut, which is all that policy allows at once"
     if outlook.resting:
-        return f"{wait}; no GPU that may change can help, {len(outlook.resting)} were re-cut a moment ago and rest"
+        return f"{wait}; no GPU that may change can help, {len(outlook.resting)} rest after their last re-cut"
     return f"{wait}; no GPU that may change can help"
 
 

@@ -75,8 +75,7 @@ def apply(recut: Recut, at: Moment) -> Step:
     if recut.tries < at.rules.tries:
         return _attempt(recut, at) if _may_retry(recut, at) else (recut, Rest(f"trying again soon: {recut.message}"))
     if not recut.rolling_back:
-        back = replace(recut, target=recut.before, tries=0, since=at.now)
-        return replace(back, message=f"going back to {recut.before}: {recut.message}"), Rest("going back")
+        return _back(recut, at, f"going back to {recut.before}: {recut.message}"), Rest("going back")
     return _stuck(recut, at, f"neither the new nor the old layout can be made: {recut.message}")
 
 
@@ -96,7 +95,8 @@ def advertise(recut: Recut, at: Moment) -> Step:
         return recut, Publish(recut.target)
     if not seen.node_agrees:
         return recut, Rest(f"waiting for the Node to show {recut.target}")
-    return _go(recut, Phase.DONE, at, _keep(recut, f"now {recut.target}")), Rest(f"done: now {recut.target}")
+    done = _go(recut, Phase.DONE, at, _keep(recut, f"now {recut.target}"))
+    return done if recut.rolling_back else replace(done, failures=0), Rest(f"done: now {recut.target}")
 
 
 STEPS: dict[Phase, Callable[[Recut, Moment], Step]] = {
@@ -111,8 +111,10 @@ STEPS: dict[Phase, Callable[[Recut, Moment], Step]] = {
 def _begin(recut: Recut | None, wanted: Wanted, at: Moment) -> Step:
     if at.seen.fault:
         return recut, Rest(f"cannot begin order {wanted.generation}: {at.seen.fault}")
-    begun = Recut(wanted.generation, Phase.HOLD, at.now, at.seen.shape, wanted.shape, 0, wanted.reason, wanted.fence)
-    fence = recut.fence if recut else 0
+    fence, failures = (recut.fence, recut.failures) if recut else (0, 0)
+    begun = Recut(
+        wanted.generation, Phase.HOLD, at.now, at.seen.shape, wanted.shape, 0, wanted.reason, wanted.fence, failures
+    )
     if why := "it comes from an earlier planner" if wanted.fence < fence else _unsound(wanted.shape):
         # Answered, not ignored: an order without an answer would keep the GPU closed.
         stuck = recut if recut is not None and recut.phase is Phase.STUCK else None
@@ -146,14 +148,18 @@ def _unstick(recut: Recut, at: Moment) -> Step:
     if not fits:
         return recut, Rest(recut.message)
     shape = at.seen.advertised if at.seen.advertised in fits else fits[0]
-    free = replace(recut, target=shape)
+    lost = shape == recut.before and not recut.rolling_back
+    free = replace(recut, target=shape, failures=recut.failures + lost)
     return _go(free, Phase.ADVERTISE, at, f"no longer stuck: the GPU is {shape}", 0), Publish(shape)
 
 
 def _changed_mind(recut: Recut, wanted: Wanted | None, at: Moment) -> Step | None:
     """Nothing has been touched yet, so a new order replaces the old one, and a withdrawn one ends it."""
     if wanted is None:
-        return _give_up(recut, "the order was withdrawn", at) if not at.seen.fault else None
+        if at.seen.fault:
+            return None
+        after, act = _give_up(recut, "the order was withdrawn", at)
+        return replace(after, failures=recut.failures), act  # nothing has failed
     if wanted.generation <= recut.generation or wanted.fence < recut.fence or _unsound(wanted.shape):
         return None
     other = replace(
@@ -193,16 +199,21 @@ def _interrupted(recut: Recut, at: Moment) -> Step:
         return waiting, Rest(_progress(waiting, at)) if at.seen.withheld else Withhold(recut.target)
     if recut.rolling_back:
         return _stuck(recut, at, f"not gone in time: {_names(people)}")
-    back = replace(recut, target=recut.before, tries=0, since=at.now)
-    return replace(back, message=f"going back, not gone in time: {_names(people)}"), Rest("going back")
+    return _back(recut, at, f"going back, not gone in time: {_names(people)}"), Rest("going back")
 
 
-def _give_up(recut: Recut, why: str, at: Moment) -> Step:
+def _give_up(recut: Recut, why: str, at: Moment) -> tuple[Recut, Act]:
     """Before anything was cut: offer the old layout again. If the hardware is not that any more, make it so."""
-    back = replace(recut, target=recut.before, tries=0, since=at.now, message=f"given up: {why}")
+    back = _back(recut, at, f"given up: {why}")
     if at.seen.is_cut_as(recut.before):
         return replace(back, phase=Phase.ADVERTISE), Publish(recut.before)
     return replace(back, phase=Phase.APPLY), Rest("going back")
+
+
+def _back(recut: Recut, at: Moment, message: str) -> Recut:
+    """Towards the old layout; counted, so that the planner waits longer before each next order."""
+    failures = recut.failures + 1
+    return replace(recut, target=recut.before, tries=0, since=at.now, message=message, failures=failures)
 
 
 def _stuck(recut: Recut, at: Moment, why: str) -> Step:

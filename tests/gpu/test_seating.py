@@ -48,7 +48,7 @@ def naive(snapshot: Snapshot, requests: list[PodRequest], scoring: Scoring) -> S
     return Seated(replace(snapshot, nodes=tuple(nodes.values())), tuple(placed), tuple(refused))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(strategies.snapshots(), crowds(), strategies.scorings())
 def test_same_as_asking_every_node_for_every_pod(snapshot: Snapshot, pods: list[PodRequest], scoring: Scoring) -> None:
     assert place_all(snapshot, pods, scoring) == naive(snapshot, pods, scoring)
@@ -109,3 +109,14 @@ def test_nodes_are_asked_again_only_when_they_changed(monkeypatch) -> None:  # t
     snapshot = Snapshot(tuple(b.node(b.gpu("GPU-0"), b.gpu("GPU-1"), name=f"n{i}") for i in range(10)))
     place_all(snapshot, [b.request(b.whole(), pod=f"p{i}") for i in range(6)], PLAIN)
     assert len(asked) == 10 + 5
+
+
+def test_its_own_promise_does_not_stand_in_a_pods_way() -> None:
+    full = b.placement("full", b.share("GPU-1", units=12), claimed=True)
+    moving = b.placement("moving", b.share("GPU-0", units=12), at=strategies.NOW)
+    node = b.node(b.gpu("GPU-0", units=20), b.gpu("GPU-1", units=24), placements=(full, moving))
+    pods = [b.request(b.units(10), pod="other", since=1.0), b.request(b.units(10), pod="moving", since=2.0)]
+    seated = place_all(Snapshot((node,)), pods, PLAIN)
+    assert seated == naive(Snapshot((node,)), pods, PLAIN)
+    assert [p.pod.name for p in seated.placed] == ["moving"]
+    assert [(r.pod.name, refusal.reason) for r, refusal in seated.refused] == [("other", Reason.IN_FLIGHT)]

@@ -8,7 +8,7 @@ from gpu.placement import Want
 from gpu.recut import Phase, Recut, Shape, Wanted
 from gpu.scoring import Scoring
 from mig_manager.demand import Demand, find, items
-from mig_manager.outlook import outlook, under_way
+from mig_manager.outlook import outlook, rest_seconds, under_way
 from tests.builders import A100, gpu, layout, node, placement, request, share, slices, units, whole
 
 NOW = Scoring(now=100.0)
@@ -88,6 +88,20 @@ def test_a_gpu_rests_after_a_recut() -> None:
     one = gpu("GPU-0", "1g.10gb@6")
     assert see(one, Wanted(1, CUT), done).resting == {("n1", "GPU-0")}
     assert see(one, Wanted(1, CUT), done, now=110.0).movable == {("n1", "GPU-0")}
+
+
+def test_the_rest_doubles_with_every_failure_in_a_row() -> None:
+    rests = [rest_seconds(Recut(1, Phase.DONE, 0.0, CUT, CUT, failures=n), 30.0) for n in range(10)]
+    assert rests == [30, 30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert rest_seconds(Recut(1, Phase.DONE, 0.0, CUT, CUT, failures=10**9), 30.0) == 3600
+    assert rest_seconds(Recut(1, Phase.DONE, 0.0, CUT, CUT, failures=3), 7200.0) == 7200, "never less than policy says"
+    assert [rest_seconds(Recut(1, Phase.DONE, 0.0, CUT, CUT, failures=n), 0.0) for n in range(4)] == [0, 1, 2, 4]
+
+
+def test_a_gpu_that_was_rolled_back_again_rests_longer() -> None:
+    whole_again = Recut(2, Phase.DONE, 80.0, Shape(Mode.WHOLE), Shape(Mode.WHOLE), failures=2)
+    assert see(gpu(), Wanted(2, CUT), whole_again, now=139.0).resting == {("n1", "GPU-0")}
+    assert see(gpu(), Wanted(2, CUT), whole_again, now=140.0).movable == {("n1", "GPU-0")}
 
 
 def test_closed_held_and_unhealthy_gpus_stay() -> None:

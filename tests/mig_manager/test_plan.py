@@ -78,7 +78,7 @@ def test_no_more_gpus_at_once_than_policy_says() -> None:
     plan, _, demand = planned(full, *pods, policy=policy)
     assert not plan.changes
     assert "2 GPUs are being re-cut" in why_nothing(full, demand, policy)
-    assert "4 were re-cut a moment ago" in why_nothing(look(cluster, resting=4), demand, policy)
+    assert "4 rest after their last re-cut" in why_nothing(look(cluster, resting=4), demand, policy)
 
 
 def forced(view: Outlook, *changes: LayoutChange, pods: tuple[PodRequest, ...] = ()) -> str:

@@ -205,6 +205,7 @@ def test_a_withdrawn_order_ends_what_has_touched_nothing() -> None:
     assert act == Publish(WHOLE)
     assert after is not None
     assert after.message == "given up: the order was withdrawn"
+    assert after.failures == 0
 
 
 def test_a_lost_gpu_is_waited_for_then_stuck() -> None:
@@ -225,3 +226,44 @@ def test_a_lost_gpu_is_waited_for_then_stuck() -> None:
 def test_ids_kept_back_for_whatever_reason_are_published_again() -> None:
     record = recut(Phase.ADVERTISE)
     assert next_step(record, WANTED, seen(SLICED, short=True, node_agrees=True), RULES, 101.0)[1] == Publish(SLICED)
+
+
+def test_failures_in_a_row_are_counted_and_success_ends_the_count() -> None:
+    out = seen(withheld=True)
+    tired = recut(Phase.APPLY, tries=3, failures=4)
+    back, _ = next_step(tired, WANTED, replace(out, mig=True), RULES, 200.0)
+    assert back is not None
+    assert back.failures == 5
+    done, _ = next_step(replace(back, phase=Phase.ADVERTISE), WANTED, seen(node_agrees=True), RULES, 201.0)
+    assert done is not None
+    assert (done.phase, done.failures) == (Phase.DONE, 5)
+    again, _ = next_step(done, replace(WANTED, generation=2), seen(), RULES, 300.0)
+    assert again is not None
+    assert (again.phase, again.failures) == (Phase.HOLD, 5)
+    good, _ = next_step(replace(again, phase=Phase.ADVERTISE), WANTED, seen(SLICED, node_agrees=True), RULES, 301.0)
+    assert good is not None
+    assert (good.phase, good.failures) == (Phase.DONE, 0)
+
+
+def test_who_leaves_stuck_with_the_old_layout_has_failed() -> None:
+    for shape, failures in ((WHOLE, 3), (SLICED, 2)):
+        after, _ = next_step(recut(Phase.STUCK, failures=2), WANTED, seen(shape), RULES, 200.0)
+        assert after is not None
+        assert after.failures == failures
+    counted = recut(Phase.STUCK, target=WHOLE, failures=2)
+    after, _ = next_step(counted, WANTED, seen(WHOLE), RULES, 200.0)
+    assert after is not None
+    assert after.failures == 2
+
+
+def test_a_failure_is_counted_once_and_never_forgotten_on_the_way() -> None:
+    for before, order, _, (after, _) in everything():
+        if before is None or after is None:
+            continue
+        turned = before.target != before.before and after.target == after.before == before.before
+        same_order = after.generation == before.generation
+        withdrawn = order is None and before.phase in (Phase.HOLD, Phase.DRAIN)
+        if same_order and turned and not withdrawn:
+            assert after.failures == before.failures + 1
+        elif after.phase is not Phase.DONE and not (same_order and before.rolling_back):
+            assert after.failures == before.failures

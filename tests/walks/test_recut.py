@@ -191,3 +191,15 @@ def test_stuck_is_left_when_the_hardware_comes_back() -> None:
     check_end(world, record)
     conditions = {c["type"]: c for c in world.object["status"]["conditions"]}
     assert conditions["RecutStuck"]["status"] == "False"
+
+
+def test_every_rollback_in_a_row_is_counted_whoever_dies() -> None:
+    for deaths in (frozenset[int](), frozenset(range(1, 200, 7))):
+        world = replace(WALKS["a user never leaves"](), deaths=deaths)
+        for generation in (1, 2, 3):
+            world.order(Wanted(generation, world.wanted, "for a test", 1))
+            record = live(world)
+            assert (record.phase, record.target, record.failures) == (Phase.DONE, world.before, generation)
+        world.pods, world.deaths = [], frozenset()
+        world.order(Wanted(4, world.wanted, "for a test", 1))
+        assert live(world).failures == 0

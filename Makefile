@@ -50,7 +50,7 @@ bench: install ## NAME=filter runs one bench; without NAME all, and rewrites ben
 	@$(if $(NAME),$(BIN)/python -m bench.$(NAME),$(BIN)/python -m bench.all)
 
 cluster: install ## a real Kubernetes on this machine, left up (root)
-	@$(BIN)/python -m tests.controlplane up
+	@$(BIN)/python -m tests.controlplane up --install
 
 cluster-down: install ## removes it
 	@$(BIN)/python -m tests.controlplane down

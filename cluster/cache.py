@@ -98,10 +98,15 @@ class Cache:
         with self._changed:
             return tuple(self._objects["pods"][uid] for uid in sorted(self._pods_of.get(node, ())))
 
-    def problems(self) -> tuple[str, ...]:
-        """Sentences about facts that cannot be read, each naming the object and the field."""
+    def problems(self) -> tuple[tuple[Object, str], ...]:
+        """What cannot be read, each with the object it stands on and a sentence that names the place and the cure."""
         with self._changed:
-            return tuple(p for key in sorted(self._problems) for p in self._problems[key])
+            found = []
+            for key in sorted(self._problems):
+                kind, _, name = key.rpartition("/")
+                obj = self._objects["gpunodes" if kind else "pods"].get(name)
+                found += [(obj, sentence) for sentence in self._problems[key] if obj is not None]
+            return tuple(found)
 
     def wait(self, timeout_seconds: float, seen: int) -> int:
         """Block until something changed after version `seen`, or the time is over; the version now."""

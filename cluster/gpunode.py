@@ -19,6 +19,8 @@ from gpu.recut import Phase, Recut, Shape, Wanted
 Object = Mapping[str, Any]
 T = TypeVar("T")
 
+CURE = "only Fallow writes it: remove that entry, and look who else writes GpuNodes"
+
 
 @dataclass(frozen=True)
 class NodeFacts:
@@ -156,7 +158,7 @@ class _Reading:
                 values[key] = read(key, value)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 self.places.add(f"{place}.{key}")
-                self.problems.append(f"{self.where}, {place}.{key}: cannot be read ({error!r})")
+                self.problems.append(f"{self.where}, {place}.{key}: cannot be read ({error}); {CURE}")
         return values
 
 

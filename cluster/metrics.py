@@ -27,3 +27,6 @@ events = Counter(
     ["result"],
 )
 loop_failures = Counter("fallow_cluster_loop_failures_total", "Unexpected errors that a loop lived on after", ["loop"])
+unreadable = Gauge(
+    "fallow_cluster_unreadable_facts", "Requests, promises, claims and GpuNode fields that cannot be read"
+)

@@ -67,7 +67,11 @@ def run(args: argparse.Namespace) -> int:
         log.error("%s", error)
         return 1
     stop = process.stop_on_signals()
-    Agent(args, hardware, client, SystemClock()).run(stop)
+    try:
+        Agent(args, hardware, client, SystemClock()).run(stop)
+    except (ValueError, GpuFault) as error:
+        log.error("%s", error)
+        return 1
     return 0
 
 

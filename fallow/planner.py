@@ -12,14 +12,17 @@ from cluster.client import GPUNODES, NODES, PODS, Client
 from cluster.clock import SystemClock
 from cluster.events import Events
 from cluster.lease import Lease
-from cluster.process import HealthServer, spawn, start_logging, stop_on_signals
+from cluster.process import HealthServer, forever, spawn, start_logging, stop_on_signals
 from cluster.process import add_flags as add_common_flags
+from cluster.unreadable import Unreadable
 from cluster.watch import Watcher
 from mig_manager.planner import Planner
 from policies.load import Policies, follow
 
 log = logging.getLogger(__name__)
 
+FACTS_SECONDS = 5.0
+"""Between two looks for facts that cannot be read."""
 KINDS = {"pods": PODS, "nodes": NODES, "gpunodes": GPUNODES}
 
 
@@ -44,13 +47,18 @@ def run(args: argparse.Namespace) -> int:
     cache, policies, events = Cache(clock), Policies(), Events(client, clock, "planner")
     watchers = [follow(client, policies, events, args.namespace), *_watch(client, cache, clock)]
     lease = Lease(client, clock, args.namespace, names.PLANNER_LEASE, args.identity or _identity())
-    planner = Planner(client, cache, policies, clock, events)
-    health = HealthServer(args.metrics_address, {"cache": cache.ready}).start()
+    planner, unreadable = Planner(client, cache, policies, clock, events), Unreadable(cache, events, lease)
+    try:
+        health = HealthServer(args.metrics_address, {"cache": cache.ready}).start()
+    except (ValueError, OSError) as error:
+        log.error("%s", error)
+        return 2
     for watcher in watchers:
         watcher.start()
     try:
         _wait_until_listed(watchers, stop)
         leader = spawn("lease", partial(lease.run, partial(planner.lead, seconds=args.tick_seconds), stop))
+        spawn("facts", partial(forever, "facts", unreadable.tick, FACTS_SECONDS, clock, stop))
         stop.wait()
         leader.join(timeout=10)
     finally:

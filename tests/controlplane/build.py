@@ -92,15 +92,8 @@ def binaries() -> Binaries:
 
 def missing_packages() -> list[str]:
     """Debian packages of packages.txt that this machine lacks."""
-    needs = {
-        "runc": "/usr/sbin/runc",
-        "containernetworking-plugins": "/usr/lib/cni/ptp",
-        "busybox-static": "/bin/busybox",
-        "iptables": "/usr/sbin/iptables",
-        "iproute2": "/usr/sbin/ip",
-        "conntrack": "/usr/sbin/conntrack",
-    }
-    return [name for name, path in needs.items() if not Path(path).exists()]
+    lines = (line.split() for line in (HERE / "packages.txt").read_text().splitlines() if not line.startswith("#"))
+    return [package for package, file in lines if not Path(file).exists()]
 
 
 def install_packages() -> None:
@@ -135,8 +128,10 @@ def _built(part: _Part) -> Path:
     if place.is_dir():
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(place.parent / f"{part.name}.lock"):
+    with _lock(place.parent / f"{part.name}.lock", part.says):
         if not place.is_dir():
+            for left in place.parent.glob(f".{part.name}-*"):  # of a build that was killed
+                shutil.rmtree(left)
             _build(part, source, place)
     return place
 
@@ -145,7 +140,7 @@ def _build(part: _Part, source: Path, place: Path) -> None:
     out = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{part.name}-"))
     command = ["go", "build", "-trimpath", "-mod=readonly", *part.flags, "-o", f"{out}/", *part.packages]
     with _progress(f"building {part.says}"):
-        env = {**os.environ, "CGO_ENABLED": "0"}
+        env = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
         done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(out)
@@ -173,9 +168,13 @@ def _copy_stages(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(path: Path, says: str) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with _progress(f"another run is building {says}; waiting for it"):
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

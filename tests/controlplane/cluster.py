@@ -1,6 +1,6 @@
 """A real Kubernetes on this machine: etcd, API server, controller manager, scheduler, real nodes and KWOK nodes.
 
-Everything runs in a network namespace of its own and is recorded before it is needed; `stop` (or the next start)
+Everything runs in a network namespace of its own and is recorded; `stop` (or the next run, when this one was killed)
 cleans up by that record. The user's kubeconfig, firewall and network are never touched.
 """
 
@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,85 +19,82 @@ import yaml
 
 from cluster.client import NODES, Client, Kind
 from cluster.errors import ApiError
-from tests.controlplane import image, network
-from tests.controlplane.build import Binaries, binaries, cache_dir
-from tests.controlplane.keys import Authority, Tokens, service_account_keys
-from tests.controlplane.node import Node, end_shims, wait
-from tests.controlplane.processes import Record
+from tests.controlplane import control, image, kwok, network
+from tests.controlplane.build import binaries
+from tests.controlplane.credentials import MAX_NODES, Credentials
+from tests.controlplane.node import Node
+from tests.controlplane.processes import ClusterError, Record
+from tests.controlplane.site import Site, answers
 
-PROGRAMS = ("fallow-scheduler", "fallow-planner", "fallow-agent")
-MAX_NODES = 4
-KWOK_ANNOTATION = {"kwok.x-k8s.io/node": "fake"}
+PREFIX = "fallow-cluster-"
+MARK = ".fallow-cluster"
+"""In every directory of a cluster, so that no other directory is ever emptied."""
 
 
 class RealCluster:
-    """`with RealCluster(directory) as cluster: cluster.start(real_nodes=2)`; `directory` may be reused."""
+    """`with RealCluster() as cluster: cluster.start()`.
+
+    With a `directory` the cluster can be left up and stopped by a later process; without, it lives in a directory of
+    its own and ends with this process: if that is killed, the next cluster sweeps it up.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="fallow-cluster-"))
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._own = directory is None
+        self.directory = (directory or Path(tempfile.mkdtemp(prefix=PREFIX))).absolute()
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ident = hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
         self._record = Record(self.directory)
+        self._held: list[IO[str] | int] = []
         self.nodes: list[Node] = []
-        self._held: IO[str] | None = None
 
     def __enter__(self) -> "RealCluster":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        if self._held:
+            self.stop()
 
     def start(self, real_nodes: int = 2, scheduler: Mapping[str, Any] | None = None) -> "RealCluster":
-        """Up and ready, or an exception with the log of what did not start. `scheduler`: see `start_scheduler`."""
-        self.clean()
+        """Up and ready, or ClusterError with the log of what did not start. `scheduler`: see `start_scheduler`."""
+        if not 0 <= real_nodes <= MAX_NODES:
+            raise ClusterError(f"{real_nodes} real nodes: at most {MAX_NODES} can be had")
+        self._hold()
+        if self._own:
+            sweep()
         try:
-            self._start(real_nodes, scheduler)
+            self._record.clean()
+            self._wipe(set())
+            self._start(real_nodes, scheduler or {})
         except BaseException:
             self.stop(keep_logs=True)
             raise
         return self
 
     def stop(self, keep_logs: bool = False) -> None:
-        for node in self.nodes:
-            node.stop()
+        """Undo what the record says, whoever started it. Raises ClusterError while another process is at work on it."""
+        self._hold()
         self.nodes = []
-        self.clean()
-        if self._own and not keep_logs:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-    def clean(self) -> None:
-        """Undo what the record says, whoever started it."""
-        for node in self.directory.glob("node*"):
-            end_shims(node)
         self._record.clean()
-        for name in ("etcd", "node1", "node2", "node3", "node4"):
-            shutil.rmtree(self.directory / name, ignore_errors=True)
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        self._wipe({"logs"} if keep_logs else set())
+        if not keep_logs:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        while self._held:
+            held = self._held.pop()
+            os.close(held) if isinstance(held, int) else held.close()
+
+    def programs(self) -> dict[str, bool]:
+        """What has been started, by whichever process, and whether it runs."""
+        return self._record.programs()
 
     def kubeconfig_for(self, user: str) -> Path:
-        """A kubeconfig for `admin`, `node1` ..., `system:...`, or one of our programs by its service account."""
-        account = {p: f"system:serviceaccount:fallow-system:{p}" for p in PROGRAMS}.get(user, user)
-        path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "fallow",
-            "clusters": [{"name": "fallow", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
-            "users": [{"name": user, "user": {"token": self._tokens.of(account)}}],
-            "contexts": [{"name": "fallow", "context": {"cluster": "fallow", "user": user}}],
-        }
-        path.write_text(yaml.safe_dump(config))
-        path.chmod(0o600)
-        return path
+        """A kubeconfig for `admin`, `system:...`, or one of our programs by its service account."""
+        return self._login.kubeconfig_for(user)
 
     def run(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> int:
         """Start a program inside the cluster's network; its pid. Its output is `log(name)`."""
-        return self._record.start(name, command, self.log(name), namespace=self.network.enter, env=env, cwd=cwd)
+        return self._site.run(name, command, env=env, cwd=cwd)
 
     def end(self, pid: int, how: int = signal.SIGTERM) -> None:
         self._record.stop(pid, how, seconds=15.0)
@@ -105,178 +103,133 @@ class RealCluster:
         return self._record.alive(pid)
 
     def log(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name.replace('/', '-')}.log"
+        return self._site.log(name)
 
     def start_scheduler(self, config: Mapping[str, Any] | None = None, name: str = "kube-scheduler") -> int:
-        """A stock kube-scheduler with these fields of KubeSchedulerConfiguration on top of ours; its pid."""
-        merged = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            # The default of 50 requests a second would be what every measurement measures.
-            "clientConnection": {
-                "kubeconfig": str(self.kubeconfig_for("system:kube-scheduler")),
-                "qps": 2000,
-                "burst": 2000,
-            },
-            "leaderElection": {"leaderElect": False},
-            **(config or {}),
-        }
-        path = self.directory / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(merged))
-        kubeconfig = self.kubeconfig_for("system:kube-scheduler")
-        flags = [f"--config={path}", f"--secure-port={self._scheduler_port}", "--bind-address=127.0.0.1"]
+        """A stock kube-scheduler with these fields of KubeSchedulerConfiguration on top of ours, ready; its pid."""
+        path = self._write(f"{name}.yaml", control.scheduler_config(self._login, config or {}))
         self._scheduler_port += 1
-        login = [f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}"]
-        return self.run(name, [str(self._binaries.controlplane), "kube-scheduler", *flags, *login])
+        address, port = self._site.network.inside, self._scheduler_port
+        pid = self._component(name, control.scheduler(path, self._login, address, port))
+        self._site.wait_for(name, pid, lambda: answers(f"https://{address}:{port}/readyz"), 30)
+        return pid
+
+    def start_proxy(self) -> int:
+        """A kube-proxy, so that pods reach the API server at its Service."""
+        address = self._site.network.inside
+        path = self._write("kube-proxy.yaml", control.proxy_config(self._login, self.nodes[0].name, address))
+        pid = self._component("kube-proxy", ["kube-proxy", f"--config={path}"])
+        self._site.wait_for("kube-proxy", pid, lambda: answers(f"http://{address}:10256/healthz"), 30)
+        return pid
 
     def start_kwok(self) -> int:
-        stages = [f"--config={p}" for p in sorted(self._binaries.kwok_stages.iterdir())]
-        return self.run(
-            "kwok",
-            [
-                str(self._binaries.kwok),
-                f"--kubeconfig={self.kubeconfig_for('admin')}",
-                "--manage-all-nodes=false",
-                "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-                "--node-lease-duration-seconds=40",
-                *stages,
-            ],
-        )
+        files, login = self._site.binaries, self.kubeconfig_for("admin")
+        return self.run("kwok", kwok.command(files.kwok, files.kwok_stages, login))
 
     def create_kwok_nodes(self, count: int, resources: Mapping[str, str], prefix: str = "kwok") -> list[str]:
         """Nodes that only exist on paper, with these resources besides cpu, memory and pods."""
-        status = {"cpu": "64", "memory": "512Gi", "pods": "250", **resources}
         names = [f"{prefix}-{n:04d}" for n in range(count)]
-        for name in names:
-            labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"}
-            meta = {"name": name, "annotations": KWOK_ANNOTATION, "labels": labels}
-            node = {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": meta,
-                "status": {"capacity": status, "allocatable": status},
-            }
-            self.admin.create(NODES, node)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: self.admin.create(NODES, kwok.node(name, resources)), names))
         return names
 
     def kubectl(self, *args: str) -> list[str]:
         """The command line of a kubectl of the right version."""
-        return [str(self._binaries.controlplane), "kubectl", f"--kubeconfig={self.kubeconfig_for('admin')}", *args]
+        return [str(self._site.binaries.controlplane), "kubectl", f"--kubeconfig={self.kubeconfig_for('admin')}", *args]
 
-    def _start(self, real_nodes: int, scheduler: Mapping[str, Any] | None) -> None:
-        self._binaries: Binaries = binaries()
-        (self.directory / "logs").mkdir(exist_ok=True)
-        self._scheduler_port = 11259
-        self.network = network.create(self._record, self._ident, self._number())
-        self.url = f"https://{self.network.inside}:6443"
-        users: dict[str, Sequence[str]] = {"admin": ["system:masters"]}
-        users |= {u: [] for u in ("system:kube-controller-manager", "system:kube-scheduler")}
-        users |= {f"system:node:node{n}": ["system:nodes"] for n in range(1, MAX_NODES + 1)}
-        accounts = ["system:serviceaccounts", "system:serviceaccounts:fallow-system", "system:authenticated"]
-        users |= {f"system:serviceaccount:fallow-system:{p}": accounts for p in PROGRAMS}
-        self._tokens = Tokens(self.directory / "tokens.csv", users)
-        self._authority = Authority(self.directory)
-        self.ca = self._authority.path
-        self._start_control_plane()
+    def ready_nodes(self) -> set[str]:
+        conditions = {n["metadata"]["name"]: n["status"].get("conditions", ()) for n in self.admin.list(NODES)["items"]}
+        return {n for n, cs in conditions.items() if any(c["type"] == "Ready" and c["status"] == "True" for c in cs)}
+
+    def _start(self, real_nodes: int, scheduler: Mapping[str, Any]) -> None:
+        programs = binaries()
+        (self.directory / "logs").mkdir()
+        number, lock = network.reserve(self._ident)
+        self._held.append(lock)
+        self.network = net = network.create(self._record, self._ident, number)
+        self._site = Site(self.directory, self._ident, self._record, net, programs)
+        self._login = Credentials(self.directory, net.inside)
+        self.url, self.ca = self._login.url, self._login.ca
+        self._scheduler_port = 11258
+        self._component("etcd", control.etcd(self.directory / "etcd"))
+        self.apiserver = self._component("kube-apiserver", control.apiserver(net.inside, self._login))
+        self._start_runtimes(real_nodes)  # while the API server is still starting
         self.admin = Client.connect(str(self.kubeconfig_for("admin")))
+        self._site.wait_for("kube-apiserver", self.apiserver, self.admin.reachable, 60)
+        manager = self._component("kube-controller-manager", control.controller_manager(self._login))
+        for node in self.nodes:
+            node.start_kubelet(self.kubeconfig_for(f"system:node:{node.name}"), self.ca)
         self.start_scheduler(scheduler)
+        self._site.wait_for("kube-controller-manager", manager, self._has_account, 30)
+        for node in self.nodes:
+            node.wait(self.ready_nodes)
+
+    def _start_runtimes(self, count: int) -> None:
         archive = self.directory / "image.tar"
         image.write(archive)
-        for number in range(1, real_nodes + 1):
-            self._start_node(number, archive)
-        wait(lambda: self._ready(real_nodes), 60, "the nodes", self.log("node1-kubelet"))
-        wait(self._has_account, 30, "the default service account", self.log("kube-controller-manager"))
+        self.nodes = [Node(self._site, number) for number in range(1, count + 1)]
+        for node in self.nodes:
+            node.start_runtime(archive)
 
-    def _start_control_plane(self) -> None:
-        inside = self.network.inside
-        serving, serving_key = self._authority.issue(
-            "kube-apiserver",
-            hosts=[inside, "127.0.0.1", "10.96.0.1", "kubernetes", "kubernetes.default", "localhost"],
-        )
-        client, client_key = self._authority.issue("kube-apiserver-kubelet-client", group="system:masters")
-        private, public = service_account_keys(self.directory)
-        binary = str(self._binaries.controlplane)
-        peer, etcd = "http://127.0.0.1:2380", "http://127.0.0.1:2379"
-        self.run(
-            "etcd",
-            [
-                *(binary, "etcd", f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync", "--name=default"),
-                *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"),
-                *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
-                f"--initial-cluster=default={peer}",
-            ],
-        )
-        self.apiserver = self.run(
-            "kube-apiserver",
-            [
-                *(binary, "kube-apiserver", f"--etcd-servers={etcd}", "--secure-port=6443", "--bind-address=0.0.0.0"),
-                *(
-                    f"--advertise-address={inside}",
-                    f"--tls-cert-file={serving}",
-                    f"--tls-private-key-file={serving_key}",
-                ),
-                *(f"--token-auth-file={self._tokens.path}", f"--client-ca-file={self.ca}"),
-                *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
-                *("--service-account-issuer=https://kubernetes.default", f"--service-account-key-file={public}"),
-                *(f"--service-account-signing-key-file={private}", "--service-cluster-ip-range=10.96.0.0/16"),
-                *("--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP"),
-                *(f"--kubelet-client-certificate={client}", f"--kubelet-client-key={client_key}"),
-            ],
-        )
-        probe = Client.connect(str(self.kubeconfig_for("admin")), timeout_seconds=3)
-        wait(lambda: self._alive_and(probe.reachable), 60, "the API server", self.log("kube-apiserver"))
-        login = self.kubeconfig_for("system:kube-controller-manager")
-        self.run(
-            "kube-controller-manager",
-            [
-                *(binary, "kube-controller-manager", f"--kubeconfig={login}", "--leader-elect=false"),
-                *(f"--authentication-kubeconfig={login}", f"--authorization-kubeconfig={login}"),
-                *(f"--service-account-private-key-file={private}", f"--root-ca-file={self.ca}"),
-                *("--use-service-account-credentials=true", "--bind-address=127.0.0.1"),
-            ],
-        )
+    def _component(self, name: str, command: list[str]) -> int:
+        return self._site.run(name, [str(self._site.binaries.controlplane), *command])
 
-    def _alive_and(self, check: Any) -> bool:
-        if not self._record.alive(self.apiserver):
-            raise RuntimeError(f"kube-apiserver has ended:\n{self.log('kube-apiserver').read_text()[-3000:]}")
-        return bool(check())
-
-    def _start_node(self, number: int, archive: Path) -> None:
-        name = f"node{number}"
-        node = Node(name, number, self.directory / name, self._record, self._binaries, self.network, self._ident)
-        self.nodes.append(node)
-        node.start(self.kubeconfig_for(f"system:node:{name}"), self.ca, archive)
-
-    def _ready(self, count: int) -> bool:
-        nodes = self.admin.list(NODES)["items"]
-        ready = [
-            n
-            for n in nodes
-            if any(c["type"] == "Ready" and c["status"] == "True" for c in n["status"].get("conditions", ()))
-        ]
-        return len(ready) >= count
+    def _write(self, name: str, config: Mapping[str, Any]) -> Path:
+        path = self.directory / name
+        path.write_text(yaml.safe_dump(config))
+        return path
 
     def _has_account(self) -> bool:
+        """Pods are refused in a namespace that has no default service account yet."""
         try:
             self.admin.get(Kind("v1", "ServiceAccount", "serviceaccounts"), "default", "default")
         except ApiError:
             return False
         return True
 
-    def _number(self) -> int:
-        """A free number for the addresses, locked for as long as this process lives and the record stands."""
-        for number in range(int(self._ident, 16) % 200, 256):
-            if not any(f"10.90.{number}." in line for line in Path("/proc/net/fib_trie").read_text().splitlines()):
-                file = (Path(tempfile.gettempdir()) / f".fallow-net-{number}").open("w")
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    file.close()
-                    continue
-                self._held = file
-                return number
-        raise RuntimeError("no free 10.90.N.0/24 for the cluster's network")
+    def _hold(self) -> None:
+        """The directory, against other processes; death lets it go. Raises ClusterError."""
+        if self._held:
+            return
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._check_mine()
+        except BlockingIOError:
+            os.close(handle)
+            raise ClusterError(f"another process is at work on the cluster in {self.directory}") from None
+        except ClusterError:
+            os.close(handle)
+            raise
+        self._held.append(handle)
+        self._record = Record(self.directory)
+
+    def _check_mine(self) -> None:
+        mark = self.directory / MARK
+        if any(self.directory.iterdir()) and not mark.exists():
+            raise ClusterError(f"{self.directory} is not empty and not a cluster's; name another or empty it")
+        mark.touch()
+
+    def _wipe(self, keep: set[str]) -> None:
+        for entry in self.directory.iterdir():
+            if entry.name in {MARK, *keep}:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
 
 
-def default_directory() -> Path:
-    return Path(os.environ.get("FALLOW_CLUSTER_DIR") or cache_dir() / "cluster")
+def sweep() -> list[Path]:
+    """End the clusters of runs that were killed; where they were."""
+    gone = []
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        mine = directory.is_dir() and not directory.is_symlink() and directory.stat().st_uid == os.geteuid()
+        if mine and (directory / "record.json").exists():
+            try:
+                RealCluster(directory).stop()
+            except ClusterError:  # it is in use
+                continue
+            gone.append(directory)
+    return gone

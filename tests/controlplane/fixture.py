@@ -1,7 +1,9 @@
 """The pytest fixture of the real cluster. Where it cannot be had, tests are skipped with the reason; under CI=true
 that is a failure."""
 
+import functools
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +12,11 @@ from tests.controlplane.build import CannotBuild, binaries, missing_packages
 from tests.controlplane.cluster import RealCluster
 
 
+@functools.cache
 def why_not() -> str:
-    """Why there can be no real cluster here; "" when there can."""
+    """Why there can be no real cluster here; "" when there can. Builds it if need be."""
+    if sys.platform != "linux":
+        return "the real cluster needs Linux"
     if os.geteuid() != 0:
         return "the real cluster needs root"
     if missing := missing_packages():
@@ -31,3 +36,11 @@ def real_cluster() -> Iterator[RealCluster]:
         pytest.skip(reason)
     with RealCluster() as cluster:
         yield cluster.start()
+
+
+def build_before(session: pytest.Session) -> None:
+    """Build when the tests are known and none has begun: a first build takes longer than any test may."""
+    wanted = any("real_cluster" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            why_not()

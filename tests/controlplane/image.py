@@ -3,20 +3,38 @@
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from pathlib import Path
 
 REFERENCE = "docker.io/local/pause:1"
 """With a host part, so that nobody asks a registry. Serves as sandbox and as workload: its entry point sleeps."""
 
-APPLETS = ("sh", "sleep", "env", "ls", "cat", "echo", "true", "false", "test", "date", "kill", "stat", "find", "sort")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+APPLETS = (
+    "sh",
+    "sleep",
+    "env",
+    "ls",
+    "cat",
+    "echo",
+    "true",
+    "false",
+    "test",
+    "date",
+    "kill",
+    "stat",
+    "find",
+    "sort",
+    "nc",
+)
 
 
 def write(path: Path) -> None:
     """A `docker save` style archive."""
     layer = _layer()
     config = {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURES[platform.machine()],
         "os": "linux",
         "config": {"Entrypoint": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"], "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},

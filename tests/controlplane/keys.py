@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,18 +55,23 @@ class Tokens:
         self.path = path
         self._tokens = {user: secrets.token_hex(16) for user in users}
         lines = [f'{self._tokens[u]},"{u}",{n},"{",".join(groups)}"' for n, (u, groups) in enumerate(users.items())]
-        path.write_text("\n".join(lines) + "\n")
-        path.chmod(0o600)
+        write_private(path, ("\n".join(lines) + "\n").encode())
 
     def of(self, user: str) -> str:
         return self._tokens[user]
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Whole or not at all, and never for a moment readable by anybody else."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    temporary.replace(path)
+
+
 def _write_key(path: Path, key: Key | rsa.RSAPrivateKey) -> None:
-    path.touch(0o600)
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    write_private(path, key.private_bytes(encoding, form, serialization.NoEncryption()))
 
 
 def _name(common: str, group: str = "") -> x509.Name:

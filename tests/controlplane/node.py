@@ -9,89 +9,79 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import yaml
 
-from tests.controlplane.build import Binaries
+from tests.controlplane import cgroups
 from tests.controlplane.image import REFERENCE
-from tests.controlplane.network import Network
-from tests.controlplane.processes import Record, shims
-
-CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "hugetlb")
+from tests.controlplane.processes import ClusterError
+from tests.controlplane.site import Site
 
 
 class Node:
-    """`directory` holds everything of this node; `number` (1, 2, ...) its ports and pod network."""
+    """`node<number>`, in a directory of that name; `number` (1, 2, ...) also makes its ports and its pod network.
 
-    def __init__(
-        self, name: str, number: int, directory: Path, record: Record, binaries: Binaries, network: Network, ident: str
-    ) -> None:
-        self.name, self._number, self.directory = name, number, directory
-        self._record, self._binaries, self._network = record, binaries, network
-        self._cgroup = f"fallow-{ident}-{name}"
-        self.kubelet_dir = directory / "kubelet"
-        self.cdi_dir = directory / "cdi"
-        self.dev_root = directory / "dev"
+    `kubelet_dir` holds the sockets of device plugins and PodResources, `cdi_dir` the CDI specs that containerd reads,
+    `cgroup` is the name of the node's top group in every hierarchy.
+    """
+
+    def __init__(self, site: Site, number: int) -> None:
+        self.name, self._number, self._site = f"node{number}", number, site
+        self.directory = site.directory / self.name
+        self.cgroup = f"fallow-{site.ident}-{self.name}"
+        self.kubelet_dir = self.directory / "kubelet"
+        self.cdi_dir = self.directory / "cdi"
+        self.dev_root = self.directory / "dev"
         self._pids: dict[str, int] = {}
 
-    def start(self, kubeconfig: Path, client_ca: Path, image: Path) -> None:
-        for sub in ("kubelet", "cdi", "cni", "logs", "dev", "containerd"):
+    def start_runtime(self, image: Path) -> None:
+        """Containerd with the image, up and waiting for a kubelet. Raises ClusterError, OSError."""
+        for sub in ("kubelet", "cdi", "cni", "dev", "containerd"):
             (self.directory / sub).mkdir(parents=True, exist_ok=True)
-        self._make_cgroup()
-        self._record.add(kind="mounts", path=str(self.directory))
+        record = self._site.record
+        record.add(kind="cgroup", name=self.cgroup)
+        cgroups.make(self.cgroup)
+        record.add(kind="mounts", path=str(self.directory))
+        record.add(kind="shims", path=str(self.directory))
+        self._make_namespace()
         self._write_containerd()
-        self._write_kubelet(kubeconfig, client_ca)
-        # A /run/netns of its own: the pods' network namespaces then go with this mount namespace.
-        holder = 'mount --bind "$1" /var/lib/kubelet && mount -t tmpfs tmpfs /run/netns'
-        holder += " && mount --make-rshared / && exec sleep 2147483647"
-        Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)
-        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", holder, "node", str(self.kubelet_dir)]
-        self._pids["namespace"] = self._run("namespace", command, self._network.enter)
-        wait(lambda: self._bound(), 10, f"mount namespace of {self.name}", self.log("namespace"))
-        shim_path = {"PATH": f"{self._binaries.shim_dir}:{os.environ['PATH']}"}
-        command = [str(self._binaries.containerd), "--config", str(self.directory / "containerd.toml")]
-        self._pids["containerd"] = self._run("containerd", command, self._enter, shim_path)
-        wait(self._containerd_answers, 30, f"containerd of {self.name}", self.log("containerd"))
+        shim_path = {"PATH": f"{self._site.binaries.shim_dir}:{os.environ['PATH']}"}
+        command = [str(self._site.binaries.containerd), "--config", str(self.directory / "containerd.toml")]
+        self._run("containerd", command, self._enter, shim_path)
+        self._wait_for("containerd", self._containerd_answers, 30)
         self.ctr("images", "import", str(image))
-        self.start_kubelet()
 
-    def start_kubelet(self) -> None:
-        command = [
-            *(str(self._binaries.controlplane), "kubelet"),
+    def start_kubelet(self, kubeconfig: Path, client_ca: Path) -> None:
+        """`kubeconfig` is the node's own; `client_ca` signs those who may ask this kubelet."""
+        self._write_kubelet(client_ca)
+        self._kubelet = [
+            *(str(self._site.binaries.controlplane), "kubelet"),
             f"--config={self.directory / 'kubelet.yaml'}",
-            f"--kubeconfig={self.directory / 'kubelet.kubeconfig'}",
+            f"--kubeconfig={kubeconfig}",
             f"--hostname-override={self.name}",
-            f"--node-ip={self._network.inside}",
+            # Without it the kubelet waits 20 s for a DNS server that this network does not have.
+            f"--node-ip={self._site.network.inside}",
             "--v=2",
         ]
-        self._pids["kubelet"] = self._run("kubelet", command, self._enter)
+        self._run("kubelet", self._kubelet, self._enter)
 
     def stop_kubelet(self, how: int = signal.SIGTERM) -> None:
-        self._record.stop(self._pids["kubelet"], how)
+        self._site.record.stop(self._pids["kubelet"], how)
 
-    def restart_kubelet(self) -> None:
-        self.stop_kubelet()
-        self.start_kubelet()
+    def restart_kubelet(self, how: int = signal.SIGTERM) -> None:
+        self.stop_kubelet(how)
+        self._run("kubelet", self._kubelet, self._enter)
 
-    def stop(self) -> None:
-        """Kubelet first, then what runs, then containerd; the shims outlive it and are ended one by one."""
-        if "kubelet" in self._pids:
-            self.stop_kubelet()
-        if "containerd" in self._pids:
-            for task in self._tasks():
-                self.ctr("tasks", "kill", "-s", "SIGKILL", task, check=False)
-            self._record.stop(self._pids["containerd"])
-        end_shims(self.directory)
+    def wait(self, ready_nodes: Callable[[], Collection[str]], seconds: float = 60.0) -> None:
+        """Until the API server calls it ready. Raises ClusterError, at once when its kubelet has ended."""
+        self._wait_for("kubelet", lambda: self.name in ready_nodes(), seconds)
 
-    def ctr(self, *args: str, check: bool = True) -> str:
-        # An absolute socket path: a relative one is refused with "invalid (non-empty) authority".
-        command = [str(self._binaries.ctr), "-a", str(self.directory / "containerd.sock"), "-n", "k8s.io", *args]
-        done = subprocess.run([*self._enter, *command], capture_output=True, text=True, check=False, timeout=60)
-        if check and done.returncode:
-            raise RuntimeError(f"ctr {' '.join(args)}: {done.stderr.strip()}")
+    def ctr(self, *args: str) -> str:
+        done = self._ctr(*args)
+        if done.returncode:
+            raise ClusterError(f"ctr {' '.join(args)}: {done.stderr.strip()}")
         return done.stdout
 
     def make_devices(self, gpus: int, caps: int = 600) -> Path:
@@ -104,42 +94,40 @@ class Node:
         return self.dev_root
 
     def log(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name}.log"
+        """Of `kubelet` or `containerd`."""
+        return self._site.log(f"{self.name}/{name}")
 
     @property
     def _enter(self) -> tuple[str, ...]:
-        return (*self._network.enter, f"--mount=/proc/{self._pids['namespace']}/ns/mnt")
+        return (*self._site.network.enter, f"--mount=/proc/{self._pids['namespace']}/ns/mnt")
 
-    def _run(self, name: str, command: list[str], enter: tuple[str, ...], env: dict[str, str] | None = None) -> int:
-        return self._record.start(
-            f"{self.name}/{name}", command, self.log(name), namespace=enter, env=env, cwd=self.directory
-        )
+    def _make_namespace(self) -> None:
+        # A /run/netns of its own: the pods' network namespaces then go with this mount namespace.
+        holder = 'mount --bind "$1" /var/lib/kubelet && mount -t tmpfs tmpfs /run/netns'
+        holder += " && mount --make-rshared / && exec sleep 2147483647"
+        Path("/var/lib/kubelet").mkdir(parents=True, exist_ok=True)
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", holder, "node", str(self.kubelet_dir)]
+        self._run("namespace", command, self._site.network.enter)
+        self._wait_for("namespace", self._bound, 10)
 
     def _bound(self) -> bool:
         mounts = Path(f"/proc/{self._pids['namespace']}/mountinfo").read_text()
         return " /var/lib/kubelet " in mounts and "shared:" in mounts
 
     def _containerd_answers(self) -> bool:
-        if not self._record.alive(self._pids["containerd"]):
-            raise RuntimeError("containerd has ended")
-        return (self.directory / "containerd.sock").exists() and "ID" in self.ctr(
-            "namespaces", "ls", check=False
-        ) + "ID"
+        return (self.directory / "containerd.sock").exists() and self._ctr("version").returncode == 0
 
-    def _tasks(self) -> list[str]:
-        lines = self.ctr("tasks", "ls", "-q", check=False).splitlines()
-        return [line for line in lines if line]
+    def _ctr(self, *args: str) -> "subprocess.CompletedProcess[str]":
+        # An absolute socket path: a relative one is refused with "invalid (non-empty) authority".
+        command = [str(self._site.binaries.ctr), "-a", str(self.directory / "containerd.sock"), "-n", "k8s.io", *args]
+        return subprocess.run([*self._enter, *command], capture_output=True, text=True, check=False, timeout=60)
 
-    def _make_cgroup(self) -> None:
-        self._record.add(kind="cgroup", name=self._cgroup)
-        for controller in CONTROLLERS:
-            root = Path("/sys/fs/cgroup") / controller
-            if not root.is_dir():
-                continue
-            (root / self._cgroup).mkdir(exist_ok=True)
-            if controller == "cpuset":
-                for name in ("cpuset.cpus", "cpuset.mems"):
-                    (root / self._cgroup / name).write_text((root / name).read_text())
+    def _run(self, name: str, command: list[str], enter: tuple[str, ...], env: dict[str, str] | None = None) -> None:
+        full = f"{self.name}/{name}"
+        self._pids[name] = self._site.run(full, command, enter=enter, env=env, cwd=self.directory)
+
+    def _wait_for(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
+        self._site.wait_for(f"{self.name}/{name}", self._pids[name], ready, seconds)
 
     def _write_containerd(self) -> None:
         config = f"""version = 3
@@ -176,14 +164,13 @@ state = "{self.directory}/containerd/state"
         conflist = {"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": ipam}]}
         (self.directory / "cni" / "10-ptp.conflist").write_text(json.dumps(conflist))
 
-    def _write_kubelet(self, kubeconfig: Path, client_ca: Path) -> None:
-        shutil.copyfile(kubeconfig, self.directory / "kubelet.kubeconfig")
+    def _write_kubelet(self, client_ca: Path) -> None:
         config = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "failCgroupV1": False,
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self._cgroup}",
+            "cgroupRoot": f"/{self.cgroup}",
             "containerRuntimeEndpoint": f"unix://{self.directory}/containerd.sock",
             "nodeStatusUpdateFrequency": "1s",
             "syncFrequency": "2s",
@@ -192,7 +179,7 @@ state = "{self.directory}/containerd/state"
             "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0.1%", "imagefs.available": "0.1%"},
             "port": 10250 + 10 * self._number,
             "healthzPort": 10248 + 10 * self._number,
-            "podLogsDir": str(self.directory / "logs" / "pods"),
+            "podLogsDir": str(self.directory / "pod-logs"),
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": False},
@@ -203,22 +190,3 @@ state = "{self.directory}/containerd/state"
             "shutdownGracePeriod": "0s",
         }
         (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(config))
-
-
-def end_shims(directory: Path) -> None:
-    for pid in shims(directory):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
-def wait(ready: Callable[[], bool], seconds: float, what: str, log: Path | None = None) -> None:
-    """Raises TimeoutError with the tail of the log."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if ready():
-            return
-        time.sleep(0.1)
-    tail = log.read_text(errors="replace")[-2000:] if log and log.exists() else ""
-    raise TimeoutError(f"{what} not ready after {seconds:.0f} s\n{tail}")

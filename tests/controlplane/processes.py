@@ -1,4 +1,4 @@
-"""What a cluster has started, recorded on disk before it is needed: processes by pid and start time, mounts, network.
+"""What a cluster has started, recorded on disk: processes by pid and start time, shims, mounts, cgroups, network.
 
 Cleaning up goes by this record alone, so a run that was killed is cleaned up by the next one, and nothing that somebody
 else started is ever touched.
@@ -9,9 +9,18 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from tests.controlplane import cgroups
+
+Entry = Mapping[str, str]
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be had, or a part of it has ended: which, and the end of its log."""
 
 
 def start_time(pid: int) -> str:
@@ -25,12 +34,13 @@ def start_time(pid: int) -> str:
 
 
 class Record:
-    """The record of one cluster, in `<directory>/record.json`."""
+    """The record of one cluster, in `<directory>/record.json`. Thread-safe: a test may kill from a thread."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "record.json"
-        self._entries: list[dict[str, str]] = json.loads(self._path.read_text()) if self._path.exists() else []
+        self._entries: list[Entry] = json.loads(self._path.read_text()) if self._path.exists() else []
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
 
     def start(
         self,
@@ -38,19 +48,18 @@ class Record:
         command: Sequence[str],
         log: Path,
         *,
-        namespace: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        """Run a program in a session of its own, its output in `log`; its pid. `namespace` is an nsenter prefix."""
+        """Run a program in a session of its own, its output in `log`; its pid."""
         with log.open("ab") as out:
             child = subprocess.Popen(
-                [*namespace, *command],
+                command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, **(env or {})},
+                env={**_environment(), **(env or {})},
                 cwd=cwd,
             )
         self._children[child.pid] = child
@@ -58,23 +67,25 @@ class Record:
         return child.pid
 
     def add(self, **entry: str) -> None:
-        self._entries.append(entry)
-        self._save()
+        """Before the thing is made: undoing what never came to be does nothing."""
+        with self._lock:
+            self._entries.append(entry)
+            self._save()
 
     def alive(self, pid: int) -> bool:
         child = self._children.get(pid)
         return (child is None or child.poll() is None) and bool(start_time(pid))
 
-    def pids(self) -> dict[str, int]:
-        return {e["name"]: int(e["pid"]) for e in self._entries if e["kind"] == "process"}
+    def programs(self) -> dict[str, bool]:
+        """Every recorded program, in the order of their start, and whether it still runs."""
+        return {e["name"]: self._is(int(e["pid"]), e) for e in list(self._entries) if e["kind"] == "process"}
 
     def stop(self, pid: int, how: int = signal.SIGTERM, seconds: float = 5.0) -> None:
         """End one recorded process and wait; harder when it does not listen."""
-        entry = next((e for e in self._entries if e.get("pid") == str(pid)), None)
+        entry = next((e for e in list(self._entries) if e.get("pid") == str(pid)), None)
         if entry is not None:
             self._end(entry, how, seconds)
-            self._entries.remove(entry)
-            self._save()
+            self._forget(entry)
 
     def clean(self) -> None:
         """Undo everything recorded, last first."""
@@ -82,35 +93,43 @@ class Record:
             match entry["kind"]:
                 case "process":
                     self._end(entry, signal.SIGTERM, 5.0)
+                case "shims":
+                    _end_shims(entry["path"])
                 case "mounts":
-                    unmount_below(entry["path"])
+                    _unmount_below(entry["path"])
                 case "netns":
                     _quiet("ip", "netns", "del", entry["name"])
                 case "link":
                     _quiet("ip", "link", "del", entry["name"])
                 case "cgroup":
-                    _remove_cgroups(entry["name"])
-            self._entries.remove(entry)
-            self._save()
+                    cgroups.end(entry["name"])
+            self._forget(entry)
         self._path.unlink(missing_ok=True)
 
-    def _end(self, entry: Mapping[str, str], how: int, seconds: float) -> None:
+    def _end(self, entry: Entry, how: int, seconds: float) -> None:
         pid = int(entry["pid"])
         for number, patience in ((how, seconds), (signal.SIGKILL, 5.0)):
             if not self._is(pid, entry):
                 break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)  # a process that a test has stopped hears nothing else
             deadline = time.monotonic() + patience
             while self._is(pid, entry) and time.monotonic() < deadline:
                 time.sleep(0.02)
         if child := self._children.pop(pid, None):
             child.wait(timeout=5)
 
-    def _is(self, pid: int, entry: Mapping[str, str]) -> bool:
+    def _is(self, pid: int, entry: Entry) -> bool:
         if child := self._children.get(pid):
             child.poll()
         return start_time(pid) == entry["started"] != ""
+
+    def _forget(self, entry: Entry) -> None:
+        with self._lock:
+            if entry in self._entries:
+                self._entries.remove(entry)
+                self._save()
 
     def _save(self) -> None:
         temporary = self._path.with_suffix(".tmp")
@@ -118,34 +137,47 @@ class Record:
         temporary.replace(self._path)
 
 
-def unmount_below(path: str) -> None:
-    """Lazily, deepest first: what a kubelet or containerd mounted under a directory of ours."""
-    mounts = [line.split()[4].replace("\\040", " ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted((m for m in mounts if m == path or m.startswith(path + "/")), key=len, reverse=True):
-        _quiet("umount", "-l", mount)
+def wait(
+    ready: Callable[[], bool],
+    seconds: float,
+    what: str,
+    log: Path | None = None,
+    alive: Callable[[], bool] = lambda: True,
+) -> None:
+    """Until `ready`. Raises ClusterError with the end of the log when time is up, or at once when it is not alive."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if not alive():
+            raise ClusterError(f"{what} has ended{_tail(log)}")
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{what} not ready after {seconds:.0f} s{_tail(log)}")
+        time.sleep(0.05)
 
 
-def shims(state: Path) -> list[int]:
-    """Pids of the containerd shims that serve this node: they outlive containerd, and name its socket."""
-    found = []
+def _environment() -> dict[str, str]:
+    """Without proxies: there is no way to one from the cluster's network, and no program of it should ask one."""
+    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+
+
+def _tail(log: Path | None) -> str:
+    return f"; the end of {log}:\n{log.read_text(errors='replace')[-3000:]}" if log and log.exists() else ""
+
+
+def _end_shims(directory: str) -> None:
+    """The containerd shims that serve this node: they outlive containerd, and name its socket."""
     for proc in Path("/proc").iterdir():
         if proc.name.isdecimal():
             with contextlib.suppress(OSError):
                 words = (proc / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[0].endswith("containerd-shim-runc-v2") and f"{state}/containerd.sock" in words:
-                    found.append(int(proc.name))
-    return found
+                if words[0].endswith("containerd-shim-runc-v2") and f"{directory}/containerd.sock" in words:
+                    os.kill(int(proc.name), signal.SIGKILL)
 
 
-def _remove_cgroups(name: str) -> None:
-    for root in Path("/sys/fs/cgroup").iterdir():
-        top = root / name
-        if top.is_dir():
-            for group in sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True):
-                with contextlib.suppress(OSError):
-                    group.rmdir()
-            with contextlib.suppress(OSError):
-                top.rmdir()
+def _unmount_below(path: str) -> None:
+    """Lazily, deepest first: what a kubelet or containerd mounted under a directory of ours."""
+    mounts = [line.split()[4].replace("\\040", " ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if m == path or m.startswith(path + "/")), key=len, reverse=True):
+        _quiet("umount", "-l", mount)
 
 
 def _quiet(*command: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.controlplane.cluster import RealCluster
-from tests.controlplane.fixture import real_cluster
+from tests.controlplane.fixture import build_before, real_cluster
 from tests.e2e.deployed import Deployed
 
 __all__ = ["fallow", "real_cluster", "running"]
@@ -31,6 +31,10 @@ def fallow(running: Deployed, request: pytest.FixtureRequest) -> Iterator[Deploy
     report = getattr(request.node, "failed_report", None)
     if report:
         print(running.logs())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    build_before(session)
 
 
 @pytest.hookimpl(hookwrapper=True)

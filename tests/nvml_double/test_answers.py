@@ -124,6 +124,8 @@ def test_a_mig_device_lists_its_own_processes(machine) -> None:
 def test_memory_in_both_versions(machine) -> None:
     made: Machine = machine("h100-80gb")
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    made.add_process(0, 4711, 18000)
+    assert nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used == 18000 * 2**20
     made.set(0, memory_used_mib=81559)  # more than the driver leaves
     first, second = (nvml.nvmlDeviceGetMemoryInfo(handle, version=v) for v in (None, nvml.nvmlMemory_v2))
     assert (first.total, first.free, first.used) == (second.total, 0, second.total)
@@ -180,6 +182,8 @@ def test_field_values_answer_one_by_one(machine, key: str, resetless: int) -> No
     machine(key)
     ids = [184, 199, 230, 142, 143, 144, 145, 9999]
     fields = nvml.nvmlDeviceGetFieldValues(nvml.nvmlDeviceGetHandleByIndex(0), ids)
+    missing = nvml.nvmlLib.nvmlDeviceGetFieldValues(nvml.nvmlDeviceGetHandleByIndex(0), 2, None)
+    assert missing == nvml.NVML_ERROR_INVALID_ARGUMENT
     assert [f.nvmlReturn for f in fields] == [0] * 7 + [nvml.NVML_ERROR_NOT_SUPPORTED]
     assert [f.value.uiVal for f in fields[:7]] == [resetless, 1, 0, 0, 0, 0, 0]
 

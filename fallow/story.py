@@ -4,6 +4,7 @@ and a cut GPU joined again. Every sentence is checked; a story that does not com
 Works on any stage: on doubles, or on a real control plane.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from gpu.recut import Recut
 SLICE = names.mig_resource("1g.10gb")
 IMAGE = "docker.io/local/pause:1"
 PATIENCE_SECONDS = 45.0
+_UUID = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f-]{27}")
 
 
 class StoryError(Exception):
@@ -53,7 +55,8 @@ class Story:
         self._joined()
         self._console.print(
             f"\n[bold]GPU capacity in use: {before:.0%} with the training job alone, {after:.0%} with Fallow's guests "
-            "beside it; the training job was never touched.[/bold]"
+            "beside it; the training job was never touched.[/bold]",
+            highlight=False,
         )
 
     def _opening(self) -> float:
@@ -106,10 +109,11 @@ class Story:
         self._draw()
 
     def _chapter(self, title: str) -> None:
-        self._console.print(f"\n[bold cyan]{title}[/bold cyan]")
+        self._console.print(f"\n[bold cyan]{title}[/bold cyan]", highlight=False)
 
     def _says(self, sentence: str) -> None:
-        self._console.print(f"  [dim]{time.monotonic() - self._started:5.1f} s[/dim]  {sentence}", highlight=False)
+        text = _UUID.sub(r"\1…", sentence)
+        self._console.print(f"  [dim]{time.monotonic() - self._started:5.1f} s[/dim]  {text}", highlight=False)
 
     def _draw(self) -> None:
         nodes, recuts = self._books()
@@ -185,7 +189,7 @@ class Story:
         for obj in self._client.list(GPUNODES)["items"]:
             if order := ((obj.get("spec") or {}).get("gpus") or {}).get(share.gpu):
                 what = ", ".join(order.get("slices") or ()) or order["mode"]
-                return f"GPU {share.gpu[:12]}… of {obj['metadata']['name']} becomes {what} {order.get('reason', '')}"
+                return f"{share.gpu} of {obj['metadata']['name']} becomes {what} {order.get('reason', '')}"
         return "nothing had to be changed"
 
     def _slice_uuid(self, share: Share) -> str:

@@ -43,7 +43,7 @@ class Deployed:
         self.machines = [Machine(cluster.directory / f"gpus-{n.name}", n.name) for n in cluster.nodes]
 
     def start_all(self) -> None:
-        self.start_scheduler()
+        self.start_pair(1)
         self.start_planner(1)
         for number in range(len(self.cluster.nodes)):
             self.start_agent(number)
@@ -60,8 +60,10 @@ class Deployed:
                 self.start_agent(number)
         if not self.up("fallow-planner-1"):
             self.start_planner(1)
-        if not self.up("fallow-scheduler"):
+        if not self.up("fallow-scheduler-1"):
             self.start_extender()
+        if not self.up("kube-scheduler-fallow-1"):
+            self.start_pair(1)
 
     def up(self, name: str) -> bool:
         return name in self._pids and self.cluster.alive(self._pids[name])
@@ -92,19 +94,26 @@ class Deployed:
         self._pids[name] = self.cluster.run(name, command, env=env, cwd=ROOT)
         return self._pids[name]
 
-    def start_extender(self) -> None:
+    def start_extender(self, pair: int = 1) -> None:
         """With mutual TLS, by the certificates that the install step makes."""
         certs = self._certificates()
         flags = [f"--tls-cert={certs / 'tls.crt'}", f"--tls-key={certs / 'tls.key'}", f"--client-ca={certs / 'ca.crt'}"]
-        self.start("fallow-scheduler", "scheduler", *flags, "--metrics-address=127.0.0.1:9401", user="fallow-scheduler")
+        flags += [f"--listen=127.0.0.1:{8887 + pair}", f"--metrics-address=127.0.0.1:{9430 + pair}"]
+        self.start(f"fallow-scheduler-{pair}", "scheduler", *flags, user="fallow-scheduler")
 
-    def start_scheduler(self) -> None:
-        """The extender, and the stock kube-scheduler with the configuration of the manifests beside it."""
-        self.start_extender()
+    def start_pair(self, pair: int) -> None:
+        """An extender, and beside it the stock kube-scheduler with the manifests' configuration and account.
+
+        Only the port differs by pair, and the lease is short so that a test need not wait long for it to end.
+        """
+        self.start_extender(pair)
         text = (BASE / "scheduler" / "kube-scheduler.yaml").read_text()
-        config = yaml.safe_load(text.replace("/etc/fallow/tls", str(self._certificates())))
-        fields = {k: config[k] for k in ("profiles", "extenders", "percentageOfNodesToScore")}
-        self._pids["kube-scheduler-fallow"] = self.cluster.start_scheduler(fields, "kube-scheduler-fallow")
+        text = text.replace("/etc/fallow/tls", str(self._certificates())).replace(":8888", f":{8887 + pair}")
+        fields = {k: v for k, v in yaml.safe_load(text).items() if k not in ("apiVersion", "kind")}
+        fields["clientConnection"] |= {"kubeconfig": str(self.cluster.kubeconfig_for("fallow-scheduler"))}
+        fields["leaderElection"] |= {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "1s"}
+        name = f"kube-scheduler-fallow-{pair}"
+        self._pids[name] = self.cluster.start_scheduler(fields, name)
 
     def _certificates(self) -> Path:
         directory = self.cluster.directory / "certs"

@@ -109,7 +109,7 @@ def test_the_extender_is_killed_in_a_burst_and_no_device_is_promised_twice(fallo
     for name in names[:7]:
         fallow.pod(name, {SLICE: 1})
     fallow.until(lambda: any(fallow.get(n)["spec"].get("nodeName") for n in names[:7]), 30, lambda: fallow.logs())
-    fallow.kill("fallow-scheduler", signal.SIGKILL)
+    fallow.kill("fallow-scheduler-1", signal.SIGKILL)
     for name in names[7:]:
         fallow.pod(name, {SLICE: 1})
     time.sleep(2)
@@ -127,3 +127,21 @@ def test_a_killed_planner_is_followed_by_the_other_replica(fallow: Deployed) -> 
     order = fallow.gpunode(pod["spec"]["nodeName"])["spec"]["gpus"][shares(pod)[0]["gpu"]]
     assert order["fence"] >= 2, "the follower's orders carry a later term"
     fallow.kill("fallow-planner-2")
+
+
+def test_a_killed_scheduler_is_followed_by_the_other_pair(fallow: Deployed) -> None:
+    fallow.whole_again()
+    fallow.start_pair(2)
+    fallow.pod("first", {SLICE: 1})
+    first = shares(fallow.claimed_running("first"))
+    for name in ("kube-scheduler-fallow-1", "fallow-scheduler-1"):
+        fallow.kill(name, signal.SIGKILL)
+    for number in range(3):
+        fallow.pod(f"next-{number}", {SLICE: 1})
+    following = [shares(fallow.claimed_running(f"next-{number}", seconds=60)) for number in range(3)]
+    held = [tuple(sorted(s.items())) for s in (first[0], *(f[0] for f in following))]
+    assert len(set(held)) == 4, "the second pair has promised what the first had given away"
+    # Back to one pair: the first leads again once the second has gone.
+    fallow.start_pair(1)
+    for name in ("kube-scheduler-fallow-2", "fallow-scheduler-2"):
+        fallow.kill(name)

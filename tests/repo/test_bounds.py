@@ -15,7 +15,6 @@ LONG_FILES = {
     "nvml_double/ci.c": "the same",
     "nvml_double/device.c": "the same",
     "gpu/nvml.py": "the one file that may name pynvml",
-    "nvml_double/control.py": "the whole of what a test can do to a machine",
 }
 LONG_FUNCTIONS = {
     "scheduler/app.py:application": "one route after another",

@@ -35,6 +35,7 @@ def create(path: Path, keys: Iterable[str], seed: int = 0) -> None:
             "index": index,
             "model": model.key,
             "mig": False,
+            "pending": False,
             "slices": [],
             "busy": 0.0,
             "memory_busy": 0.0,
@@ -52,6 +53,7 @@ class FakeHardware:
         if not path.is_file():
             raise ValueError(f"{path}: no such state file; make one with `gpu.fake.create`")
         self._path = path
+        self._closed = False
         with self._locked() as state:
             self._heard = len(state["events"])  # what happened before is no news
 
@@ -69,12 +71,17 @@ class FakeHardware:
         with self._state("set_mig") as state:
             raw = self._gpu(state, gpu, "set_mig")
             if raw["mig"] == on:
+                raw["pending"] = on
                 return
             if not _model(raw).can_be_cut:
                 raise GpuFault(FaultKind.NOT_SUPPORTED, "set_mig", gpu)
-            if raw["processes"] or raw["slices"]:
-                raise GpuFault(FaultKind.IN_USE, "set_mig", gpu)
-            raw["mig"] = on
+            refused = bool(raw["processes"] or raw["slices"])
+            if not refused:
+                raw["mig"] = on
+            if not raw["slices"] and (_model(raw).needs_reset or not refused):
+                raw["pending"] = on  # on Ampere the change then waits for the next reset
+        if refused:
+            raise GpuFault(FaultKind.IN_USE, "set_mig", gpu)
 
     def cut(self, gpu: str, piece: Slice) -> SeenSlice:
         with self._state("cut") as state:
@@ -123,12 +130,13 @@ class FakeHardware:
                 # Each process reads on from where it was; the file keeps the history.
                 fresh = state["events"][self._heard :]
                 self._heard = len(state["events"])
-            if fresh or time.monotonic() >= deadline:
+            if fresh or self._closed or time.monotonic() >= deadline:
                 return tuple(HardwareEvent(e["gpu"], e["code"], e["gi"]) for e in fresh)
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Ends a wait for events that is going on."""
+        self._closed = True
 
     # What a test does to it.
 
@@ -163,7 +171,7 @@ class FakeHardware:
         with self._state("") as state:
             for raw in state["gpus"].values():
                 raw["slices"], raw["processes"] = [], []
-                raw["mig"] = raw["mig"] and _model(raw).needs_reset
+                raw["mig"] = raw["pending"] = raw["pending"] and _model(raw).needs_reset
 
     def fail(self, call: str, kind: FaultKind, times: int = 1) -> None:
         """The next `times` calls of this name raise that fault before doing anything."""

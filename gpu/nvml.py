@@ -100,14 +100,14 @@ class NvmlHardware:
         handle = self._handle(gpu)
         wanted = int(on)
         # A change that only waits for a reset is revoked too: otherwise the next reboot would make it.
-        if list(_call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle)) == [wanted, wanted]:
+        if _mig_modes(gpu, handle) == [wanted, wanted]:
             return
         status = _call("nvmlDeviceSetMigMode", gpu, nvml.nvmlDeviceSetMigMode, handle, wanted)
         if status:
             raise GpuFault(_KINDS.get(status, FaultKind.OTHER), "nvmlDeviceSetMigMode (activation)", gpu, status)
         # The call can succeed while nothing changed, and it may have reset the device.
         self._forget()
-        if _call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, self._handle(gpu))[0] != wanted:
+        if _mig_modes(gpu, self._handle(gpu))[0] != wanted:
             raise GpuFault(FaultKind.RESET_REQUIRED, "nvmlDeviceSetMigMode (pending)", gpu)
 
     def cut(self, gpu: str, piece: Slice) -> SeenSlice:
@@ -195,12 +195,19 @@ class NvmlHardware:
                 time.sleep(timeout_seconds)
                 return ()
             raise _fault("nvmlEventSetWait", "", error) from error
-        try:
-            gpu = _call("nvmlDeviceGetUUID", "", nvml.nvmlDeviceGetUUID, raw.device)
-        except GpuFault:
-            gpu = ""  # the GPU cannot even be named: it may concern any of them
         gi = None if raw.gpuInstanceId == _NO_ID else int(raw.gpuInstanceId)
-        return (HardwareEvent(gpu, int(raw.eventData), gi),)
+        return (HardwareEvent(self._name(raw.device), int(raw.eventData), gi),)
+
+    def _name(self, device: Any) -> str:
+        """The UUID behind a handle; "" when nobody can tell, so that it may concern any GPU.
+
+        A GPU that fell off the bus does not say its name any more, but its handle was seen while it could.
+        """
+        try:
+            return str(_call("nvmlDeviceGetUUID", "", nvml.nvmlDeviceGetUUID, device))
+        except GpuFault:
+            with self._lock:
+                return next((u for u, handle in self._handles.items() if _address(handle) == _address(device)), "")
 
     def _listening(self) -> Any:
         """The event set; GPUs that can be read and are not in it yet are added."""
@@ -258,7 +265,7 @@ class NvmlHardware:
             self._handles[uuid] = handle
         name = _call("nvmlDeviceGetName", uuid, nvml.nvmlDeviceGetName, handle)
         bus_id = _call("nvmlDeviceGetPciInfo", uuid, nvml.nvmlDeviceGetPciInfo, handle).busId
-        mig = _mig_mode(uuid, handle)
+        mig = bool(_mig_modes(uuid, handle)[0])
         model = self._model(uuid, handle, name)
         return SeenGpu(
             uuid=uuid,
@@ -333,13 +340,18 @@ def _fault(name: str, gpu: str, error: Any) -> GpuFault:
     return GpuFault(_KINDS.get(error.value, FaultKind.OTHER), name, gpu, error.value)
 
 
-def _mig_mode(gpu: str, handle: Any) -> bool:
+def _mig_modes(gpu: str, handle: Any) -> list[int]:
+    """The mode now, and the one after the next reset. Off on a GPU that knows no MIG."""
     try:
-        return bool(_call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle)[0])
+        return list(_call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle))
     except GpuFault as fault:
         if fault.kind is FaultKind.NOT_SUPPORTED:
-            return False
+            return [0, 0]
         raise
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _running(gpu: str, handle: Any, name: str) -> list[Any]:
@@ -471,9 +483,9 @@ def _seen_slice(gpu: str, instance: Any, piece: Slice) -> SeenSlice:
     return SeenSlice(piece, int(gi), None, None)
 
 
-def _numa_node(bus_id: str) -> int | None:
+def _numa_node(bus_id: str, sysfs: Path = Path("/sys/bus/pci/devices")) -> int | None:
     """The host's NUMA node by sysfs, which writes the PCI domain in four digits; None where it is unknown."""
-    path = Path("/sys/bus/pci/devices") / bus_id[-12:].lower() / "numa_node"
+    path = sysfs / bus_id[-12:].lower() / "numa_node"
     try:
         node = int(path.read_text())
     except (OSError, ValueError):

@@ -10,6 +10,23 @@ from nvml_double.control import DoubleError, Machine, build, model_keys
 BUILD_DIR = Path("build/nvml-double")
 
 
+NVML_ERRORS = {
+    "UNINITIALIZED": 1,
+    "INVALID_ARGUMENT": 2,
+    "NOT_SUPPORTED": 3,
+    "NO_PERMISSION": 4,
+    "NOT_FOUND": 6,
+    "DRIVER_NOT_LOADED": 9,
+    "TIMEOUT": 10,
+    "GPU_IS_LOST": 15,
+    "RESET_REQUIRED": 16,
+    "IN_USE": 19,
+    "INSUFFICIENT_RESOURCES": 23,
+    "UNKNOWN": 999,
+}
+"""Those that a client may have to live with, as in nvml.h."""
+
+
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
@@ -39,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--busy", type=float, default=None, help="percent of the time a kernel runs")
     sub.add_argument("--memory-busy", type=float, default=None, help="percent of the time memory is read or written")
     sub.add_argument("--memory-used", type=int, default=None, help="MiB")
+    sub.add_argument(
+        "--passthrough", action=argparse.BooleanOptionalAction, help="lent to a virtual machine: no resets"
+    )
     sub = _of_gpu(act("process", "a process on a GPU", _process))
     sub.add_argument("--pid", type=int, default=None, help="its process id")
     sub.add_argument("--memory", type=int, default=100, help="MiB it uses")
@@ -52,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _of_gpu(act("restore", "it comes back", lambda a: Machine(a.state).lose(a.gpu, lost=False)))
     sub = act("fault", "make a call of the library go wrong", _fault)
     sub.add_argument("call", help="its C name, such as nvmlDeviceCreateGpuInstanceWithPlacement")
-    sub.add_argument("--fail", type=int, default=None, help="NVML error code it answers with")
+    sub.add_argument("--fail", type=_code, default=None, help="NVML error it answers with, such as IN_USE or 19")
     sub.add_argument("--hang", type=float, default=None, help="seconds it takes")
     sub.add_argument(
         "--kill", choices=["before", "after"], default=None, help="kill its caller before or after it acts"
@@ -90,7 +110,7 @@ def _models(texts: list[str]) -> list[str]:
 
 def _set(args: argparse.Namespace) -> None:
     percent = {k: None if v is None else v / 100 for k, v in (("busy", args.busy), ("memory_busy", args.memory_busy))}
-    Machine(args.state).set(args.gpu, memory_used_mib=args.memory_used, **percent)
+    Machine(args.state).set(args.gpu, memory_used_mib=args.memory_used, passthrough=args.passthrough, **percent)
 
 
 def _process(args: argparse.Namespace) -> None:
@@ -117,6 +137,16 @@ def _mode(args: argparse.Namespace) -> None:
 
 def _xid(args: argparse.Namespace) -> None:
     Machine(args.state).xid(args.gpu, args.code, args.gi)
+
+
+def _code(text: str) -> int:
+    """An NVML error by name, as nvml.h has it without `NVML_ERROR_`, or by number."""
+    name = text.upper().removeprefix("NVML_ERROR_")
+    if name in NVML_ERRORS:
+        return NVML_ERRORS[name]
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number or one of {', '.join(NVML_ERRORS)}")
 
 
 def _fault(args: argparse.Namespace) -> None:

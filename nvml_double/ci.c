@@ -207,6 +207,7 @@ EXPORT Return nvmlGpuInstanceGetComputeInstances(Handle instance, unsigned id, H
 EXPORT Return nvmlGpuInstanceGetComputeInstanceById(Handle instance, unsigned id, Handle *found) {
     BEGIN("nvmlGpuInstanceGetComputeInstanceById");
     INSTANCE(gpu, gi, instance);
+    NEEDS(found);
     if (id >= COMPUTE || !gi->compute[id].used)
         RETURN(NOT_FOUND);
     *found = handle_of(KIND_CI, index_of(gpu), gi_id(gpu, gi), id);

@@ -11,7 +11,7 @@ from pathlib import Path
 from nvml_double import layout
 from nvml_double.layout import Gpu, State
 from nvml_double.library import DoubleError, build, calls, compiler
-from nvml_double.models import NO_ID, fill, model, model_keys
+from nvml_double.models import BUSY_CELSIUS, IDLE_CELSIUS, IDLE_MW, NO_ID, fill, model, model_keys
 
 __all__ = ["DoubleError", "Machine", "build", "compiler", "model_keys"]
 
@@ -58,8 +58,12 @@ class Machine:
         busy: float | None = None,
         memory_busy: float | None = None,
         memory_used_mib: int | None = None,
+        passthrough: bool | None = None,
     ) -> None:
-        """Activity as shares between 0 and 1. Raises DoubleError for anything a GPU could not show."""
+        """Activity as shares between 0 and 1. Raises DoubleError for anything a GPU could not show.
+
+        `passthrough`: the GPU is lent to this virtual machine, which cannot reset it.
+        """
         for name, share in (("busy", busy), ("memory busy", memory_busy)):
             if share is not None and not 0 <= share <= 1:
                 raise DoubleError(f"{name} {100 * share:g}%: expected 0 to 100")
@@ -69,12 +73,14 @@ class Machine:
             if busy is not None:
                 _count_energy(raw)
                 raw.busy = round(100 * busy)
-                raw.power_mw = 70_000 + round(600_000 * busy)
-                raw.temperature = 30 + round(45 * busy)
+                raw.power_mw = IDLE_MW + round((raw.power_limit_mw - IDLE_MW) * busy)
+                raw.temperature = IDLE_CELSIUS + round((BUSY_CELSIUS - IDLE_CELSIUS) * busy)
             if memory_busy is not None:
                 raw.memory_busy = round(100 * memory_busy)
             if memory_used_mib is not None:
                 raw.memory_used = memory_used_mib * 2**20
+            if passthrough is not None:
+                raw.passthrough = int(passthrough)
 
     def add_process(
         self, gpu: int, pid: int, memory_mib: int = 100, gi: int | None = None, ci: int | None = None

@@ -3,7 +3,6 @@
 #include "double.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,13 +48,29 @@ _Static_assert(sizeof(struct FieldValue) == 40, "field values");
 
 #define MEMORY_V2 0x02000028u
 #define RESERVED_BYTES (512ull << 20)
-#define EVENT_TYPES 0x10fu
+#define EVENT_SETS 64u
+#define EVENT_TYPES 0x8u /* XID errors, the only ones that are ever reported */
 
-/* One open event set: what it listens to and how far it has read. */
+/* The open event sets of this process: what each listens to and how far it has read. Handles are numbers here too, so
+   that one of another kind, or of a set that was freed while somebody waits on it, is told apart. */
 struct EventSet {
-    unsigned gpus;
+    uint64_t number;
+    uint32_t gpus;
     unsigned long long mask, read;
 };
+static struct EventSet sets[EVENT_SETS];
+static uint64_t numbers = (uint64_t)KIND_EVENTS << 32;
+
+static struct EventSet *set_of(Handle handle) {
+    for (unsigned i = 0; i < EVENT_SETS; i++)
+        if (handle && sets[i].number == (uint64_t)(uintptr_t)handle)
+            return &sets[i];
+    return NULL;
+}
+
+void forget_events(void) {
+    memset(sets, 0, sizeof sets);
+}
 
 EXPORT Return nvmlInitWithFlags(unsigned flags) {
     (void)flags;
@@ -104,26 +119,28 @@ EXPORT Return nvmlSystemGetNVMLVersion(char *version, unsigned length) {
 
 EXPORT Return nvmlSystemGetCudaDriverVersion_v2(int *version) {
     BEGIN("nvmlSystemGetCudaDriverVersion_v2");
+    NEEDS(version);
     *version = 13000;
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlSystemGetCudaDriverVersion(int *version) {
     BEGIN("nvmlSystemGetCudaDriverVersion");
+    NEEDS(version);
     *version = 13000;
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlDeviceGetCount_v2(unsigned *count) {
     BEGIN("nvmlDeviceGetCount_v2");
+    NEEDS(count);
     *count = state->gpu_count;
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *device) {
     BEGIN("nvmlDeviceGetHandleByIndex_v2");
-    if (index >= state->gpu_count)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(device && index < state->gpu_count);
     if (state->gpus[index].lost)
         RETURN(GPU_IS_LOST);
     *device = handle_of(KIND_GPU, index, 0, 0);
@@ -164,6 +181,7 @@ static void bus_text(const struct Gpu *gpu, char *text, size_t length) {
 
 EXPORT Return nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Handle *device) {
     BEGIN("nvmlDeviceGetHandleByPciBusId_v2");
+    NEEDS(bus_id && device);
     for (unsigned i = 0; i < state->gpu_count; i++) {
         char text[32];
         bus_text(&state->gpus[i], text, sizeof text);
@@ -198,6 +216,7 @@ EXPORT Return nvmlDeviceGetIndex(Handle device, unsigned *number) {
     BEGIN("nvmlDeviceGetIndex");
     unsigned index, gi, ci;
     GPU(gpu, device, 1);
+    NEEDS(number);
     int mig = handle_is(device, KIND_MIG, &index, &gi, &ci);
     *number = mig ? gpu->instances[gi].compute[ci].index : index_of(gpu);
     RETURN(SUCCESS);
@@ -212,6 +231,7 @@ EXPORT Return nvmlDeviceGetSerial(Handle device, char *serial, unsigned length) 
 EXPORT Return nvmlDeviceGetPciInfo_v3(Handle device, struct PciInfo *info) {
     BEGIN("nvmlDeviceGetPciInfo_v3");
     GPU(gpu, device, 0);
+    NEEDS(info);
     memset(info, 0, sizeof *info);
     info->bus = gpu->bus;
     info->device_id = gpu->pci_device_id << 16 | 0x10deu;
@@ -223,6 +243,7 @@ EXPORT Return nvmlDeviceGetPciInfo_v3(Handle device, struct PciInfo *info) {
 EXPORT Return nvmlDeviceGetCudaComputeCapability(Handle device, int *major, int *minor) {
     BEGIN("nvmlDeviceGetCudaComputeCapability");
     GPU(gpu, device, 1);
+    NEEDS(major && minor);
     *major = (int)gpu->cc_major;
     *minor = (int)gpu->cc_minor;
     RETURN(SUCCESS);
@@ -241,7 +262,7 @@ EXPORT Return nvmlDeviceGetCudaComputeCapability(Handle device, int *major, int 
 
 NUMBER(nvmlDeviceGetMinorNumber, 0, gpu->minor)
 NUMBER(nvmlDeviceGetArchitecture, 0, gpu->architecture)
-NUMBER(nvmlDeviceGetVirtualizationMode, 0, 0 * gpu->minor)
+NUMBER(nvmlDeviceGetVirtualizationMode, 0, gpu->passthrough ? 1u : 0u)
 NUMBER(nvmlDeviceGetPersistenceMode, 0, gpu->persistence)
 NUMBER(nvmlDeviceGetPowerUsage, 0, gpu->power_mw)
 NUMBER(nvmlDeviceGetPowerManagementLimit, 0, gpu->power_limit_mw)
@@ -262,8 +283,7 @@ EXPORT Return nvmlDeviceSetPersistenceMode(Handle device, unsigned mode) {
 EXPORT Return nvmlDeviceGetTemperature(Handle device, unsigned sensor, unsigned *degrees) {
     BEGIN("nvmlDeviceGetTemperature");
     GPU(gpu, device, 0);
-    if (sensor)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(degrees && sensor == 0);
     *degrees = gpu->temperature;
     RETURN(SUCCESS);
 }
@@ -271,28 +291,45 @@ EXPORT Return nvmlDeviceGetTemperature(Handle device, unsigned sensor, unsigned 
 EXPORT Return nvmlDeviceGetClockInfo(Handle device, unsigned type, unsigned *mhz) {
     BEGIN("nvmlDeviceGetClockInfo");
     GPU(gpu, device, 0);
-    if (type > 3)
-        RETURN(INVALID_ARGUMENT);
-    *mhz = type == 2 ? 2619 : gpu->busy ? 1980 : 345;
+    NEEDS(mhz && type <= 3);
+    *mhz = type == 2 ? gpu->memory_clock_mhz : gpu->busy ? gpu->clock_mhz : gpu->clock_mhz / 6;
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlDeviceGetMaxClockInfo(Handle device, unsigned type, unsigned *mhz) {
     BEGIN("nvmlDeviceGetMaxClockInfo");
     GPU(gpu, device, 0);
-    (void)gpu;
-    *mhz = type == 2 ? 2619 : 1980;
+    NEEDS(mhz && type <= 3);
+    *mhz = type == 2 ? gpu->memory_clock_mhz : gpu->clock_mhz;
+    RETURN(SUCCESS);
+}
+
+EXPORT Return nvmlDeviceGetCurrentClocksEventReasons(Handle device, unsigned long long *reasons) {
+    BEGIN("nvmlDeviceGetCurrentClocksEventReasons");
+    GPU(gpu, device, 0);
+    NEEDS(reasons);
+    *reasons = gpu->busy ? 0 : 1; /* idle */
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlDeviceGetTotalEnergyConsumption(Handle device, unsigned long long *millijoules) {
     BEGIN("nvmlDeviceGetTotalEnergyConsumption");
     GPU(gpu, device, 0);
+    NEEDS(millijoules);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     double passed = (double)now.tv_sec + (double)now.tv_nsec / 1e9 - gpu->energy_at;
     *millijoules = gpu->energy_mj + (passed > 0 ? (unsigned long long)(passed * gpu->power_mw) : 0);
     RETURN(SUCCESS);
+}
+
+/* Bytes that processes use: all of them, or those in one GPU instance. */
+static unsigned long long held(const struct Gpu *gpu, unsigned gi) {
+    unsigned long long bytes = 0;
+    for (unsigned i = 0; i < PROCESSES; i++)
+        if (gpu->processes[i].used && (gi == NO_ID || gpu->processes[i].gi == gi))
+            bytes += gpu->processes[i].memory_bytes;
+    return bytes;
 }
 
 /* The memory of a GPU, or of the GPU instance behind a MIG handle: its compute instances share it. */
@@ -301,9 +338,10 @@ static struct MemoryV2 memory_of(Handle device, const struct Gpu *gpu) {
     struct MemoryV2 memory = {MEMORY_V2, gpu->memory_bytes, RESERVED_BYTES, 0, gpu->memory_used};
     if (handle_is(device, KIND_MIG, &index, &gi, &ci)) {
         memory.total = (unsigned long long)gpu->profiles[gpu->instances[gi].profile].memory_mib << 20;
-        memory.reserved = memory.used = 0;
-        for (unsigned i = 0; i < PROCESSES; i++)
-            memory.used += gpu->processes[i].used && gpu->processes[i].gi == gi ? gpu->processes[i].memory_bytes : 0;
+        memory.reserved = 0;
+        memory.used = held(gpu, gi);
+    } else if (held(gpu, NO_ID) > memory.used) {
+        memory.used = held(gpu, NO_ID);
     }
     if (memory.used > memory.total - memory.reserved)
         memory.used = memory.total - memory.reserved;
@@ -336,6 +374,7 @@ EXPORT Return nvmlDeviceGetMemoryInfo_v2(Handle device, struct MemoryV2 *memory)
 EXPORT Return nvmlDeviceGetBAR1MemoryInfo(Handle device, struct Memory *memory) {
     BEGIN("nvmlDeviceGetBAR1MemoryInfo");
     GPU(gpu, device, 1);
+    NEEDS(memory);
     (void)gpu;
     /* Here the order is total, free, used as well. */
     *memory = (struct Memory){128ull << 30, (128ull << 30) - (2ull << 20), 2ull << 20};
@@ -345,6 +384,7 @@ EXPORT Return nvmlDeviceGetBAR1MemoryInfo(Handle device, struct Memory *memory) 
 EXPORT Return nvmlDeviceGetUtilizationRates(Handle device, struct Utilization *rates) {
     BEGIN("nvmlDeviceGetUtilizationRates");
     GPU(gpu, device, 1);
+    NEEDS(rates);
     if (gpu->mig)
         RETURN(NOT_SUPPORTED);
     *rates = (struct Utilization){gpu->busy, gpu->memory_busy};
@@ -354,7 +394,7 @@ EXPORT Return nvmlDeviceGetUtilizationRates(Handle device, struct Utilization *r
 static Return processes(Handle device, unsigned *count, struct ProcessInfo *infos) {
     unsigned index, mine, ci, needed = 0;
     struct Gpu *gpu = gpu_of(device, 1);
-    if (!gpu || !count)
+    if (!gpu || !count || (!infos && *count))
         return INVALID_ARGUMENT;
     if (gpu->lost)
         return GPU_IS_LOST;
@@ -363,7 +403,7 @@ static Return processes(Handle device, unsigned *count, struct ProcessInfo *info
         const struct Process *p = &gpu->processes[i];
         if (!p->used || (mig && (p->gi != mine || p->ci != ci)))
             continue;
-        if (infos && needed < *count)
+        if (needed < *count)
             infos[needed] = (struct ProcessInfo){p->pid, p->memory_bytes, p->gi, p->ci};
         needed++;
     }
@@ -380,6 +420,7 @@ EXPORT Return nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *c
 static Return no_processes(const char *call, Handle device, unsigned *count) {
     BEGIN(call);
     GPU(gpu, device, 1);
+    NEEDS(count);
     (void)gpu;
     *count = 0;
     RETURN(SUCCESS);
@@ -398,31 +439,37 @@ EXPORT Return nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle device, unsigned
 EXPORT Return nvmlDeviceGetSupportedEventTypes(Handle device, unsigned long long *types) {
     BEGIN("nvmlDeviceGetSupportedEventTypes");
     GPU(gpu, device, 0);
+    NEEDS(types);
     (void)gpu;
     *types = EVENT_TYPES;
     RETURN(SUCCESS);
 }
 
-EXPORT Return nvmlEventSetCreate(struct EventSet **set) {
+EXPORT Return nvmlEventSetCreate(Handle *handle) {
     BEGIN("nvmlEventSetCreate");
-    *set = calloc(1, sizeof **set);
-    if (!*set)
-        RETURN(OPERATING_SYSTEM);
-    (*set)->read = state->event_sequence;
-    RETURN(SUCCESS);
+    NEEDS(handle);
+    for (unsigned i = 0; i < EVENT_SETS; i++)
+        if (!sets[i].number) {
+            sets[i] = (struct EventSet){.number = ++numbers, .read = state->event_sequence};
+            *handle = (Handle)(uintptr_t)numbers;
+            RETURN(SUCCESS);
+        }
+    RETURN(INSUFFICIENT_RESOURCES);
 }
 
-EXPORT Return nvmlEventSetFree(struct EventSet *set) {
+EXPORT Return nvmlEventSetFree(Handle handle) {
     BEGIN("nvmlEventSetFree");
-    free(set);
+    struct EventSet *set = set_of(handle);
+    NEEDS(set);
+    *set = (struct EventSet){0};
     RETURN(SUCCESS);
 }
 
-EXPORT Return nvmlDeviceRegisterEvents(Handle device, unsigned long long types, struct EventSet *set) {
+EXPORT Return nvmlDeviceRegisterEvents(Handle device, unsigned long long types, Handle handle) {
     BEGIN("nvmlDeviceRegisterEvents");
     GPU(gpu, device, 0);
-    if (!set)
-        RETURN(INVALID_ARGUMENT);
+    struct EventSet *set = set_of(handle);
+    NEEDS(set);
     if (types & ~(unsigned long long)EVENT_TYPES)
         RETURN(NOT_SUPPORTED);
     set->gpus |= 1u << index_of(gpu);
@@ -457,12 +504,13 @@ static Return hear(struct EventSet *set, struct EventData *data) {
     return TIMEOUT;
 }
 
-EXPORT Return nvmlEventSetWait_v2(struct EventSet *set, struct EventData *data, unsigned timeout_ms) {
+EXPORT Return nvmlEventSetWait_v2(Handle handle, struct EventData *data, unsigned timeout_ms) {
     BEGIN("nvmlEventSetWait_v2");
-    if (!set || !data)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(data);
     const struct timespec pause = {0, 10000000};
     for (unsigned waited = 0;; waited += 10) {
+        struct EventSet *set = set_of(handle);
+        NEEDS(set);
         Return result = hear(set, data);
         if (result != TIMEOUT || waited >= timeout_ms)
             RETURN(result);
@@ -506,6 +554,7 @@ static void field_value(const struct Gpu *gpu, struct FieldValue *field) {
 EXPORT Return nvmlDeviceGetFieldValues(Handle device, int count, struct FieldValue *values) {
     BEGIN("nvmlDeviceGetFieldValues");
     GPU(gpu, device, 0);
+    NEEDS(values && count > 0);
     for (int i = 0; i < count; i++)
         field_value(gpu, &values[i]);
     RETURN(SUCCESS);
@@ -515,6 +564,7 @@ EXPORT Return nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsi
                                         unsigned *failed) {
     BEGIN("nvmlDeviceGetRemappedRows");
     GPU(gpu, device, 0);
+    NEEDS(corrected && uncorrected && pending && failed);
     if (gpu->mig)
         RETURN(NOT_SUPPORTED);
     *corrected = *uncorrected = *pending = *failed = 0;
@@ -524,6 +574,7 @@ EXPORT Return nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsi
 EXPORT Return nvmlDeviceGetEccMode(Handle device, unsigned *current, unsigned *pending) {
     BEGIN("nvmlDeviceGetEccMode");
     GPU(gpu, device, 0);
+    NEEDS(current && pending);
     (void)gpu;
     *current = *pending = 1;
     RETURN(SUCCESS);
@@ -533,8 +584,7 @@ EXPORT Return nvmlDeviceGetTotalEccErrors(Handle device, unsigned type, unsigned
     BEGIN("nvmlDeviceGetTotalEccErrors");
     GPU(gpu, device, 1);
     (void)gpu;
-    if (type > 1 || counter > 1)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(errors && type <= 1 && counter <= 1);
     *errors = 0;
     RETURN(SUCCESS);
 }

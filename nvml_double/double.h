@@ -42,9 +42,10 @@ void give(void);
 Return open_session(const char *call);
 Return close_session(const char *call);
 int foreign_session(void);
+void forget_events(void);
 
 /* Handles are numbers in a pointer's clothes: kind, GPU, GPU instance, compute instance. */
-enum Kind { KIND_GPU = 1, KIND_MIG, KIND_GI, KIND_CI };
+enum Kind { KIND_GPU = 1, KIND_MIG, KIND_GI, KIND_CI, KIND_EVENTS };
 Handle handle_of(enum Kind kind, unsigned gpu, unsigned gi, unsigned ci);
 int handle_is(Handle handle, enum Kind kind, unsigned *gpu, unsigned *gi, unsigned *ci);
 
@@ -69,6 +70,13 @@ Return put_text(char *target, unsigned length, const char *text);
             return entered;                                                                                            \
     } while (0)
 #define RETURN(result) return release(this_call, (result))
+
+/* Where an answer must go, and what must hold of a question. */
+#define NEEDS(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            RETURN(INVALID_ARGUMENT);                                                                                  \
+    } while (0)
 
 /* The GPU behind a handle, or the answer that a real driver gives. */
 #define GPU(gpu, handle, mig_too)                                                                                      \

@@ -8,7 +8,7 @@ from ctypes import c_char, c_double, c_uint32, c_uint64
 from typing import Any
 
 MAGIC = b"FALLOWNV"
-VERSION = 2
+VERSION = 3
 
 GPUS, PROFILES, STARTS, CI_PROFILES, INSTANCES, COMPUTE, PROCESSES = 16, 18, 16, 8, 16, 8, 64
 EVENTS, FAULTS, SESSIONS = 64, 32, 256
@@ -85,6 +85,7 @@ class Gpu(ctypes.Structure):
         ("cc_major", c_uint32),
         ("cc_minor", c_uint32),
         ("needs_reset", c_uint32),
+        ("passthrough", c_uint32),
         ("mig", c_uint32),
         ("mig_pending", c_uint32),
         ("lost", c_uint32),
@@ -97,6 +98,9 @@ class Gpu(ctypes.Structure):
         ("power_mw", c_uint32),
         ("power_limit_mw", c_uint32),
         ("temperature", c_uint32),
+        ("clock_mhz", c_uint32),
+        ("memory_clock_mhz", c_uint32),
+        ("nvlinks", c_uint32),
         ("recovery_action", c_uint32),
         ("memory_bytes", c_uint64),
         ("memory_used", c_uint64),
@@ -170,7 +174,8 @@ def header() -> str:
         "KILL_BEFORE": KILL_BEFORE,
         "KILL_AFTER": KILL_AFTER,
     }
-    lines = ["/* Generated from nvml_double/layout.py; never edited. */", "#pragma once", "#include <stdint.h>", ""]
+    lines = ["/* Generated from nvml_double/layout.py; never edited. */", "#pragma once"]
+    lines += ["#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [f"#define {name} {value}u" for name, value in limits.items()]
     lines.append(f'#define STATE_MAGIC "{MAGIC.decode()}"')
     for structure in STRUCTURES:
@@ -178,6 +183,9 @@ def header() -> str:
         fields = "".join(f"    {_field(field[0], field[1])};\n" for field in structure._fields_)
         lines.append(f"\nstruct {name} {{\n{fields}}};")
         lines.append(f'_Static_assert(sizeof(struct {name}) == {size}, "{name}");')
+        for field in structure._fields_:
+            at = getattr(structure, field[0]).offset
+            lines.append(f'_Static_assert(offsetof(struct {name}, {field[0]}) == {at}, "{name}.{field[0]}");')
     return "\n".join(lines) + "\n"
 
 

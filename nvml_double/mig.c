@@ -68,31 +68,35 @@ EXPORT Return nvmlDeviceGetMigMode(Handle device, unsigned *current, unsigned *p
     RETURN(SUCCESS);
 }
 
+/* The activation status. Ampere resets the GPU for this: any other client forbids it and leaves the change pending
+   ("in pending enable state: In use by another client"), and in a virtual machine the reset is not ours to do. From
+   Hopper on only work on the GPU forbids it. */
+static Return activate(struct Gpu *gpu, unsigned mode) {
+    int busy = any_process(gpu, NO_ID);
+    if (!gpu->needs_reset && busy)
+        return IN_USE;
+    gpu->mig_pending = mode;
+    if (gpu->needs_reset && (busy || foreign_session()))
+        return IN_USE;
+    if (gpu->needs_reset && gpu->passthrough)
+        return RESET_REQUIRED;
+    gpu->mig = mode;
+    return SUCCESS;
+}
+
 EXPORT Return nvmlDeviceSetMigMode(Handle device, unsigned mode, Return *status) {
     BEGIN("nvmlDeviceSetMigMode");
     GPU(gpu, device, 0);
-    if (mode > 1 || !status)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(mode <= 1 && status);
     if (!gpu->profile_count)
         RETURN(NOT_SUPPORTED);
-    if (gpu->mig != mode && !mode && any_instance(gpu))
-        RETURN(IN_USE);
     *status = SUCCESS;
-    if (gpu->mig == mode) {
+    if (gpu->mig == mode)
         gpu->mig_pending = mode;
-        RETURN(SUCCESS);
-    }
-    if (any_process(gpu, NO_ID)) {
-        *status = IN_USE;
-        RETURN(SUCCESS);
-    }
-    gpu->mig_pending = mode;
-    /* Ampere resets the GPU for this, and any other NVML session is a client that forbids a reset. */
-    if (gpu->needs_reset && foreign_session()) {
-        *status = RESET_REQUIRED;
-        RETURN(SUCCESS);
-    }
-    gpu->mig = mode;
+    else if (!mode && any_instance(gpu))
+        RETURN(IN_USE);
+    else
+        *status = activate(gpu, mode);
     RETURN(SUCCESS);
 }
 
@@ -204,8 +208,7 @@ EXPORT Return nvmlDeviceGetGpuInstanceRemainingCapacity(Handle device, unsigned 
     BEGIN("nvmlDeviceGetGpuInstanceRemainingCapacity");
     GPU(gpu, device, 0);
     struct Profile *p = profile_by_id(gpu, id);
-    if (!p)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(p && count);
     if (!gpu->mig)
         RETURN(NOT_SUPPORTED);
     unsigned open = 0, standing = 0;
@@ -254,6 +257,7 @@ EXPORT Return nvmlDeviceCreateGpuInstanceWithPlacement(Handle device, unsigned i
                                                        Handle *instance) {
     BEGIN("nvmlDeviceCreateGpuInstanceWithPlacement");
     GPU(gpu, device, 0);
+    NEEDS(instance);
     struct Profile *p = profile_by_id(gpu, id);
     if (!p || !placement || placement->size != p->size)
         RETURN(INVALID_ARGUMENT);
@@ -266,6 +270,7 @@ EXPORT Return nvmlDeviceCreateGpuInstanceWithPlacement(Handle device, unsigned i
 EXPORT Return nvmlDeviceCreateGpuInstance(Handle device, unsigned id, Handle *instance) {
     BEGIN("nvmlDeviceCreateGpuInstance");
     GPU(gpu, device, 0);
+    NEEDS(instance);
     struct Profile *p = profile_by_id(gpu, id);
     if (!p)
         RETURN(INVALID_ARGUMENT);
@@ -298,6 +303,7 @@ EXPORT Return nvmlDeviceGetGpuInstances(Handle device, unsigned id, Handle *inst
 EXPORT Return nvmlDeviceGetGpuInstanceById(Handle device, unsigned id, Handle *instance) {
     BEGIN("nvmlDeviceGetGpuInstanceById");
     GPU(gpu, device, 0);
+    NEEDS(instance);
     if (id >= INSTANCES || !gpu->instances[id].used)
         RETURN(NOT_FOUND);
     *instance = handle_of(KIND_GI, index_of(gpu), id, 0);

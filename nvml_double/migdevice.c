@@ -10,6 +10,7 @@ _Static_assert(sizeof(struct Attributes) == 40, "attributes");
 EXPORT Return nvmlDeviceGetMaxMigDeviceCount(Handle device, unsigned *count) {
     BEGIN("nvmlDeviceGetMaxMigDeviceCount");
     GPU(gpu, device, 0);
+    NEEDS(count);
     *count = gpu->mig ? gpu->compute_total : 0;
     RETURN(SUCCESS);
 }
@@ -32,6 +33,7 @@ EXPORT Return nvmlDeviceGetMigDeviceHandleByIndex(Handle device, unsigned index,
 EXPORT Return nvmlDeviceIsMigDeviceHandle(Handle device, unsigned *is) {
     BEGIN("nvmlDeviceIsMigDeviceHandle");
     unsigned gpu, gi, ci;
+    NEEDS(is);
     *is = handle_is(device, KIND_MIG, &gpu, &gi, &ci) ? 1u : 0u;
     RETURN(*is || gpu_of(device, 0) ? SUCCESS : INVALID_ARGUMENT);
 }
@@ -40,6 +42,8 @@ static Return mig_part(Handle device, unsigned *value, int want_ci) {
     unsigned gpu, gi, ci;
     if (!handle_is(device, KIND_MIG, &gpu, &gi, &ci) || !gpu_of(device, 1))
         return gpu_of(device, 0) ? NOT_SUPPORTED : INVALID_ARGUMENT;
+    if (!value)
+        return INVALID_ARGUMENT;
     *value = want_ci ? ci : gi;
     return SUCCESS;
 }
@@ -57,7 +61,7 @@ EXPORT Return nvmlDeviceGetComputeInstanceId(Handle device, unsigned *id) {
 EXPORT Return nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle mig, Handle *device) {
     BEGIN("nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
     unsigned gpu, gi, ci;
-    if (!handle_is(mig, KIND_MIG, &gpu, &gi, &ci) || !gpu_of(mig, 1))
+    if (!device || !handle_is(mig, KIND_MIG, &gpu, &gi, &ci) || !gpu_of(mig, 1))
         RETURN(INVALID_ARGUMENT);
     *device = handle_of(KIND_GPU, gpu, 0, 0);
     RETURN(SUCCESS);
@@ -67,6 +71,7 @@ EXPORT Return nvmlDeviceGetAttributes_v2(Handle device, struct Attributes *attri
     BEGIN("nvmlDeviceGetAttributes_v2");
     unsigned index, gi, ci;
     GPU(gpu, device, 1);
+    NEEDS(attributes);
     if (!handle_is(device, KIND_MIG, &index, &gi, &ci))
         RETURN(NOT_SUPPORTED);
     const struct Profile *p = profile_of(gpu, &gpu->instances[gi]);

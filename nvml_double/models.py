@@ -11,6 +11,24 @@ from nvml_double.library import HERE, DoubleError
 
 NO_ID = 0xFFFFFFFF
 ARCHITECTURES = {"ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
+CLOCKS_MHZ = {"ampere": (1410, 1593), "hopper": (1980, 2619), "blackwell": (1965, 3996)}
+"""Highest graphics and memory clock, as such GPUs typically show them; no rule rests on it."""
+BOARDS = {
+    "a30-24gb": (165, 0),
+    "a100-40gb": (400, 12),
+    "a100-80gb": (400, 12),
+    "h100-nvl-94gb": (400, 12),
+    "h20-96gb": (500, 18),
+    "h20-141gb": (500, 18),
+    "b200-180gb": (1000, 18),
+    "b300-269gb": (1100, 18),
+    "gb200": (1200, 18),
+    "gb300-278gb": (1400, 18),
+    "rtxpro6000-96gb": (600, 0),
+}
+"""Board power in watts and NVLinks, rounded from the data sheets; for show. Others are like an H100 SXM."""
+H100 = (700, 18)
+IDLE_MW, IDLE_CELSIUS, BUSY_CELSIUS = 70_000, 30, 75
 MEDIA = {"none": 0, "standard": 1, "extended": 2, "all": 3}
 ALIASES = {"a30": "a30-24gb", "a100": "a100-40gb", "h100": "h100-80gb", "h200": "h200-141gb", "b200": "b200-180gb"}
 _NAMESPACE = uuid.UUID("2f4b9a57-3ed8-5f0b-8c55-6f7e9a1f2c01")
@@ -50,7 +68,10 @@ def fill(gpu: Gpu, raw: dict[str, Any], index: int, seed: int) -> None:
     gpu.axis, gpu.compute_total = raw["placement_axis_length"], raw["compute_slices_total"]
     gpu.sm_total = _sm_total(raw)
     gpu.memory_bytes = raw["memory_total_mib"] * 2**20
-    gpu.power_mw, gpu.power_limit_mw, gpu.temperature, gpu.persistence = 70_000, 700_000, 30, 1
+    watts, gpu.nvlinks = BOARDS.get(raw["key"], H100)
+    gpu.clock_mhz, gpu.memory_clock_mhz = CLOCKS_MHZ[raw["architecture"]]
+    gpu.power_mw, gpu.power_limit_mw, gpu.temperature = IDLE_MW, 1000 * watts, IDLE_CELSIUS
+    gpu.persistence = 1
     gpu.profile_count = len(raw["profiles"])
     for number, profile in enumerate(raw["profiles"]):
         _fill_profile(gpu.profiles[number], profile, raw)

@@ -25,6 +25,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
 
 static void forget(void) {
+    forget_events();
     munmap(state, sizeof(struct State));
     close(file);
     state = NULL;

@@ -11,7 +11,8 @@ EXPORT Return nvmlDeviceGetTopologyCommonAncestor(Handle first, Handle second, u
     unsigned x = index_of(a), y = index_of(b);
     if (!level)
         RETURN(INVALID_ARGUMENT);
-    *level = x == y ? 0 : x / 2 == y / 2 ? 20 : x / 4 == y / 4 ? 40 : 50;
+    /* Internal, one switch, one node, across sockets. */
+    *level = x == y ? 0 : x / 2 == y / 2 ? 10 : x / 4 == y / 4 ? 40 : 50;
     RETURN(SUCCESS);
 }
 
@@ -19,17 +20,16 @@ EXPORT Return nvmlDeviceGetP2PStatus(Handle first, Handle second, unsigned cap, 
     BEGIN("nvmlDeviceGetP2PStatus");
     GPU(a, first, 0);
     GPU(b, second, 0);
-    if (cap > 4)
-        RETURN(INVALID_ARGUMENT);
-    *status = a->mig || b->mig ? 5 : 0;
+    NEEDS(status && cap <= 4);
+    int linked = cap != 2 || (a->nvlinks && b->nvlinks);
+    *status = a->mig || b->mig || !linked ? 5 : 0;
     RETURN(SUCCESS);
 }
 
 EXPORT Return nvmlDeviceGetNvLinkState(Handle device, unsigned link, unsigned *active) {
     BEGIN("nvmlDeviceGetNvLinkState");
     GPU(gpu, device, 0);
-    if (link >= 18)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(active && link < gpu->nvlinks);
     *active = gpu->mig ? 0 : 1;
     RETURN(SUCCESS);
 }
@@ -37,8 +37,7 @@ EXPORT Return nvmlDeviceGetNvLinkState(Handle device, unsigned link, unsigned *a
 EXPORT Return nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, unsigned *type) {
     BEGIN("nvmlDeviceGetNvLinkRemoteDeviceType");
     GPU(gpu, device, 0);
-    if (link >= 18 || gpu->mig)
-        RETURN(INVALID_ARGUMENT);
+    NEEDS(type && link < gpu->nvlinks && !gpu->mig);
     *type = 2;
     RETURN(SUCCESS);
 }
@@ -46,9 +45,8 @@ EXPORT Return nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, 
 EXPORT Return nvmlDeviceGetNvLinkVersion(Handle device, unsigned link, unsigned *version) {
     BEGIN("nvmlDeviceGetNvLinkVersion");
     GPU(gpu, device, 0);
-    if (link >= 18 || gpu->mig || !version)
-        RETURN(INVALID_ARGUMENT);
-    *version = 4;
+    NEEDS(version && link < gpu->nvlinks && !gpu->mig);
+    *version = gpu->cc_major >= 10 ? 5 : gpu->cc_major == 9 ? 4 : 3;
     RETURN(SUCCESS);
 }
 
@@ -90,6 +88,11 @@ ABSENT(nvmlDeviceGetPlatformInfo)
 ABSENT(nvmlDeviceGetNumaNodeId)
 ABSENT(nvmlDeviceGetRowRemapperHistogram)
 ABSENT(nvmlGpmQueryDeviceSupport)
-ABSENT(nvmlDeviceGetCurrentClocksEventReasons)
+ABSENT(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+ABSENT(nvmlGpmSampleAlloc)
+ABSENT(nvmlGpmSampleFree)
+ABSENT(nvmlGpmSampleGet)
+ABSENT(nvmlGpmMigSampleGet)
+ABSENT(nvmlGpmMetricsGet)
 ABSENT(nvmlDeviceGetDriverModel)
 ABSENT(nvmlDeviceGetDriverModel_v2)

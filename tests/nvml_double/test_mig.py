@@ -125,12 +125,22 @@ def test_ampere_needs_a_reset_that_another_session_forbids(machine) -> None:
     with other:
         assert other.stdout is not None
         other.stdout.readline()
-        assert nvml.nvmlDeviceSetMigMode(gpu(), 1) == nvml.NVML_ERROR_RESET_REQUIRED
+        assert nvml.nvmlDeviceSetMigMode(gpu(), 1) == nvml.NVML_ERROR_IN_USE
         assert nvml.nvmlDeviceGetMigMode(gpu()) == [0, 1]
         other.send_signal(signal.SIGKILL)
         other.wait()
     # A session whose process was killed is no client any more.
     assert nvml.nvmlDeviceSetMigMode(gpu(), 1) == nvml.NVML_SUCCESS
+
+
+def test_in_a_virtual_machine_ampere_waits_for_a_reboot(machine) -> None:
+    double: Machine = machine("a100-40gb")
+    double.set(0, passthrough=True)
+    assert nvml.nvmlDeviceGetVirtualizationMode(gpu()) == nvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
+    assert nvml.nvmlDeviceSetMigMode(gpu(), 1) == nvml.NVML_ERROR_RESET_REQUIRED
+    assert nvml.nvmlDeviceGetMigMode(gpu()) == [0, 1]
+    double.reboot()
+    assert nvml.nvmlDeviceGetMigMode(gpu()) == [1, 1]
 
 
 @pytest.mark.parametrize(("key", "mode"), [("h100-80gb", [0, 0]), ("a100-40gb", [1, 1])])

@@ -23,6 +23,7 @@ Event = tuple[str, dict[str, Any]]
 LISTED: Event = ("LISTED", {})
 """Comes once after every full list."""
 
+_JITTER = random.Random()  # noqa: S311 - jitter; of our own, for the shared one belongs to the program
 BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 SOON_SECONDS = 20.0
 """A version that is good no more so soon after its list is a failure: lists, too, can be a storm."""
@@ -170,7 +171,7 @@ class _Following:
             self._known[_key(obj)] = obj
 
     def _pause(self, failures: int, error: ApiError | None) -> None:
-        delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] * random.uniform(0.7, 1.3)  # noqa: S311 - jitter
+        delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] * _JITTER.uniform(0.7, 1.3)
         self._ear.clock.wait(max(delay, error.retry_after if error else 0.0), self._ear.stop)
 
 

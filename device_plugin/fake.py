@@ -55,13 +55,16 @@ class FakeKubelet:
     def start(self, labels: dict[str, str] | None = None) -> "FakeKubelet":
         self._register_node(labels or {})
         self._serve()
-        Watcher(self._client, PODS, self._take, fieldSelector=f"spec.nodeName={self.node}").start()
-        threading.Thread(target=self._run, name=f"kubelet-{self.node}", daemon=True).start()
+        self._watcher = Watcher(self._client, PODS, self._take, fieldSelector=f"spec.nodeName={self.node}").start()
+        self._thread = threading.Thread(target=self._run, name=f"kubelet-{self.node}", daemon=True)
+        self._thread.start()
         return self
 
     def stop(self) -> None:
         self._stop.set()
         self._work.set()
+        self._watcher.stop()
+        self._thread.join(timeout=5)
         self._close()
 
     def restart(self) -> None:

@@ -49,15 +49,26 @@ def spec(gpu: NodeGpu, dev_root: str, exists: Callable[[str], bool]) -> dict[str
     return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": devices} if devices else None
 
 
+def write(directory: Path, gpu: NodeGpu, dev_root: str) -> None:
+    """The spec of one GPU, before its ids are offered: a container must never find its device's name missing.
+
+    Raises OSError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    content = spec(gpu, dev_root, os.path.exists)
+    if content is not None:
+        _write(directory / f"{PREFIX}{gpu.uuid}.json", json.dumps(content, indent=1))
+
+
 def renew(directory: Path, gpus: Iterable[NodeGpu], dev_root: str) -> None:
     """Write the specs of these GPUs and remove those of others that we once wrote. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    wanted = {f"{PREFIX}{g.uuid}.json": spec(g, dev_root, os.path.exists) for g in gpus}
-    for name, content in wanted.items():
-        if content is not None:
-            _write(directory / name, json.dumps(content, indent=1))
+    offered = set()
+    for gpu in gpus:
+        write(directory, gpu, dev_root)
+        if gpu.shares:
+            offered.add(f"{PREFIX}{gpu.uuid}.json")
     for stale in directory.glob(f"{PREFIX}*.json"):
-        if wanted.get(stale.name) is None:
+        if stale.name not in offered:
             stale.unlink(missing_ok=True)
 
 

@@ -25,7 +25,7 @@ OURS = ("models", "gpus", "summary")
 
 
 class Publisher:
-    """Belongs to one thread at a time; `state` may change meanwhile."""
+    """Writing belongs to one thread; `shows` may be asked by any. `state` may change meanwhile."""
 
     def __init__(self, node: str, client: Client, cache: Cache, state: NodeState, events: Events, clock: Clock) -> None:
         self._node, self._client, self._cache = node, client, cache
@@ -57,7 +57,7 @@ class Publisher:
         if self._published is None:
             self.remembered()
         gpus = self._state.gpus()
-        fresh = gpunode.inventory((g.books() for g in gpus), {g.uuid: _details(g) for g in gpus})
+        fresh = _inventory(gpus)
         patch = gpunode.merge_patch(self._published, fresh)
         if patch:
             try:
@@ -69,6 +69,10 @@ class Publisher:
         self._wake()
         self._tell(gpus)
         return bool(patch)
+
+    def shows(self) -> bool:
+        """What has been published is what is advertised now."""
+        return self._published == _inventory(self._state.gpus())
 
     def claims(self, held: Iterable[Held]) -> int:
         """Write the claims that pods of this node lack; how many were written."""
@@ -127,6 +131,11 @@ def may_take(gpu: NodeGpu, units: int, held: Iterable[Held], placements: Iterabl
     listed = any(i in ids for h in held for i in h.ids)
     booked = any(s.gpu == gpu.uuid and s.units for p in placements for s in p.shares)
     return not listed and not booked
+
+
+def _inventory(gpus: Iterable[NodeGpu]) -> dict[str, Any]:
+    gpus = tuple(gpus)
+    return gpunode.inventory((g.books() for g in gpus), {g.uuid: _details(g) for g in gpus})
 
 
 def _details(gpu: NodeGpu) -> Mapping[str, Any]:

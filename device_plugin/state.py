@@ -20,6 +20,7 @@ class NodeState:
         self._gpus: dict[str, NodeGpu] = {}
         self._health: dict[str, Health] = {}
         self._busy: frozenset[str] = frozenset()
+        self._edits: dict[str, int] = {}
         self.version = 0
 
     def gpus(self) -> tuple[NodeGpu, ...]:
@@ -45,8 +46,23 @@ class NodeState:
         with self._changed:
             self._changed.notify_all()
 
-    def take(self, seen: tuple[SeenGpu, ...], remembered: Mapping[str, Gpu], units: int, now: float) -> None:
-        """A fresh look at the hardware. A GPU that vanished stays, unhealthy: pods may still refer to it."""
+    def edits(self) -> Mapping[str, int]:
+        """How often each GPU has been changed by a re-cut; to be asked before the hardware is read for `take`."""
+        with self._changed:
+            return dict(self._edits)
+
+    def take(
+        self,
+        seen: tuple[SeenGpu, ...],
+        remembered: Mapping[str, Gpu],
+        units: int,
+        now: float,
+        edits: Mapping[str, int],
+    ) -> None:
+        """A fresh look at the hardware. A GPU that vanished stays, unhealthy: pods may still refer to it.
+
+        A GPU that a re-cut has changed since `edits` is left alone: what was read of it is from before.
+        """
         with self._changed:
             lost = (
                 replace(g.seen, fault="the driver no longer shows this GPU")
@@ -56,8 +72,9 @@ class NodeState:
             looked = (*seen, *lost)
             for gpu in looked:
                 self._health[gpu.uuid] = on_read(self._health.get(gpu.uuid, Health()), gpu.fault, now)
-            fresh = devices.assemble(looked, self._gpus, remembered, self._busy, units)
-            self._put({g.uuid: self._with_health(g) for g in fresh})
+            fresh = {g.uuid: g for g in devices.assemble(looked, self._gpus, remembered, self._busy, units)}
+            late = {u: self._gpus[u] for u in self._gpus if self._edits.get(u, 0) != edits.get(u, 0)}
+            self._put({u: self._with_health(g) for u, g in (fresh | late).items()})
 
     def take_event(self, event: HardwareEvent, now: float) -> None:
         """An XID; one that names no GPU concerns them all."""
@@ -70,6 +87,7 @@ class NodeState:
         """A GPU being re-cut keeps the shape it is advertised in until its re-cut says otherwise."""
         with self._changed:
             self._busy = self._busy | {uuid} if busy else self._busy - {uuid}
+            self._edits[uuid] = self._edits.get(uuid, 0) + 1
 
     def withhold(self, uuid: str, target: Shape) -> None:
         self._edit(uuid, lambda g: replace(g, withheld=g.lacking(target)))
@@ -77,8 +95,9 @@ class NodeState:
     def release(self, uuid: str) -> None:
         self._edit(uuid, lambda g: replace(g, withheld=frozenset()))
 
-    def reshape(self, seen: SeenGpu, shape: Shape, units: int) -> None:
-        self._edit(seen.uuid, lambda g: devices.shaped(g, seen, shape, units))
+    def reshape(self, gpu: NodeGpu) -> None:
+        """Offer the GPU as its re-cut has made it (see devices.shaped)."""
+        self._edit(gpu.uuid, lambda g: replace(gpu, healthy=g.healthy, problem=g.problem))
 
     def set_units(self, uuid: str, units: int) -> None:
         self._edit(uuid, lambda g: replace(g, units=units))
@@ -86,6 +105,7 @@ class NodeState:
     def _edit(self, uuid: str, edit: Callable[[NodeGpu], NodeGpu]) -> None:
         with self._changed:
             if uuid in self._gpus:
+                self._edits[uuid] = self._edits.get(uuid, 0) + 1
                 self._put({**self._gpus, uuid: edit(self._gpus[uuid])})
 
     def _with_health(self, gpu: NodeGpu) -> NodeGpu:

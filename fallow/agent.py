@@ -9,6 +9,7 @@ import argparse
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -20,13 +21,12 @@ from cluster.errors import ApiError
 from cluster.events import Events
 from cluster.watch import Watcher
 from device_plugin import cdi
-from device_plugin.claims import Held
 from device_plugin.kubelet import PodResources, Registrar
 from device_plugin.publish import Publisher, may_take
 from device_plugin.state import NodeState
 from fallow.hands import Hands, Parts
 from gpu.hardware import GpuFault, Hardware
-from gpu.node import Mode, Placement, Stage
+from gpu.node import Gpu, Mode, Placement, Stage
 from gpu.recut import Phase
 from idle.publish import IdlePublisher
 from idle.sample import sample
@@ -95,13 +95,23 @@ class Agent:
         self._policies = Policies()
         self._events = Events(client, clock, "agent")
         self._state = NodeState()
-        self._publishing = threading.Lock()
+        self._changed = threading.Event()
         self._allocated = threading.Event()
         self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
         self._resources = PodResources(args.kubelet_dir)
         self._registrar = Registrar(args.kubelet_dir, self._state, self._promises, self._allocated.set, clock)
         self._hands = Hands(
-            Parts(self._node, hardware, self._state, self._cache, self._resources.held, self._publish, self._units)
+            Parts(
+                node=self._node,
+                hardware=hardware,
+                state=self._state,
+                cache=self._cache,
+                held=self._resources.held,
+                write_spec=lambda gpu: cdi.write(args.cdi_dir, gpu, args.dev_root),
+                publish=self._publish,
+                published=self._publisher.shows,
+                units=self._units,
+            )
         )
         self._loop = NodeLoop(self._node, client, self._cache, self._policies, self._hands, clock, self._events)
         self._idle = IdlePublisher(self._node, client)
@@ -117,6 +127,7 @@ class Agent:
         process.spawn(
             "idle", lambda: process.forever("idle", self._sample, self._args.sample_seconds, self._clock, stop)
         )
+        process.spawn("inventory", lambda: self._keep_published(stop))
         process.spawn("claims", lambda: self._follow_claims(stop))
         process.spawn("events", lambda: process.forever("events", self._hear, 0.0, self._clock, stop))
         registrar = process.spawn("kubelet", lambda: self._registrar.run(stop))
@@ -155,45 +166,61 @@ class Agent:
         recuts = facts.recuts or {}
         for uuid, recut in recuts.items():
             self._state.recutting(uuid, busy=recut.phase is not Phase.DONE)
-        remembered = {g.uuid: g for g in facts.gpus}
-        self._state.take(self._hardware.gpus(), remembered, self._units(), self._clock.now())
+        self._read({g.uuid: g for g in facts.gpus})
         for uuid, recut in recuts.items():
             # In Hold a bound pod may still be on its way to what goes; later nobody is.
             if not recut.phase.final and recut.phase is not Phase.HOLD:
                 self._state.withhold(uuid, recut.target)
-        self._try_publish()
+        self._renew_specs()
+        self._publish()
 
     def _look(self) -> str:
         """Read the hardware again; follow the policy's units; publish what changed."""
-        self._state.take(self._hardware.gpus(), {}, self._units(), self._clock.now())
+        self._read({})
         self._follow_units()
-        self._registrar.wake()
-        self._try_publish()
+        self._renew_specs()
+        self._publish()
         return ""
+
+    def _read(self, remembered: Mapping[str, Gpu]) -> None:
+        # Asked before the hardware: a re-cut that ends while it is being read must not be undone by what was read.
+        edits = self._state.edits()
+        self._state.take(self._hardware.gpus(), remembered, self._units(), self._clock.now(), edits)
 
     def _follow_units(self) -> None:
         wanted = self._units()
         stale = [g for g in self._state.gpus() if g.mode is Mode.SHARED and g.units != wanted]
         if not stale:
             return
-        held, placements = self._resources.held(), self._placements()
+        try:
+            held, placements = self._resources.held(), self._placements()
+        except ConnectionError as error:
+            log.info("units stay as they are: %s", error)
+            return
         for gpu in stale:
             if may_take(gpu, wanted, held, placements):
                 self._state.set_units(gpu.uuid, wanted)
                 log.info("GPU %s is now shared into %d units", gpu.uuid, wanted)
 
     def _publish(self) -> None:
-        """Inventory and CDI specs, in the order in which a container needs them."""
-        with self._publishing:
-            cdi.renew(self._args.cdi_dir, self._state.gpus(), self._args.dev_root)
-            self._publisher.inventory()
+        """Soon, by the one thread that writes the inventory: nobody waits for the API server with a GPU in hand."""
+        self._changed.set()
         self._registrar.wake()
 
-    def _try_publish(self) -> None:
+    def _keep_published(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._changed.wait(LOOK_SECONDS)
+            self._changed.clear()
+            try:
+                self._publisher.inventory()
+            except ApiError as error:
+                log.warning("inventory not published: %s", error)
+                self._changed.set()
+                self._clock.wait(1.0, stop)
+
+    def _renew_specs(self) -> None:
         try:
-            self._publish()
-        except ApiError as error:
-            log.warning("inventory not published: %s", error)
+            cdi.renew(self._args.cdi_dir, self._state.gpus(), self._args.dev_root)
         except OSError as error:
             log.error("CDI specs not written to %s: %s", self._args.cdi_dir, error)
 
@@ -221,7 +248,7 @@ class Agent:
         for event in self._hardware.events(timeout_seconds=1.0):
             log.warning("GPU %s: XID %d", event.gpu or "unknown", event.code)
             self._state.take_event(event, self._clock.now())
-            self._try_publish()
+            self._publish()
         return ""
 
     def _placements(self) -> tuple[Placement, ...]:
@@ -230,9 +257,6 @@ class Agent:
 
     def _promises(self) -> tuple[Placement, ...]:
         return tuple(p for p in self._placements() if p.stage is Stage.PROMISED)
-
-    def _held(self) -> tuple[Held, ...]:
-        return self._resources.held()
 
     def _units(self) -> int:
         return self._policies.current.sharing.units_per_gpu

@@ -11,7 +11,7 @@ from typing import Any
 from cluster import names
 from cluster.cache import Cache
 from device_plugin.claims import Held
-from device_plugin.devices import NodeGpu
+from device_plugin.devices import NodeGpu, shaped
 from device_plugin.state import NodeState
 from gpu.hardware import FaultKind, GpuFault, Hardware, SeenGpu
 from gpu.node import Mode, Placement, Share, Stage
@@ -22,15 +22,20 @@ from mig_manager.moment import Seen
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one node's agent. `held` asks the kubelet, `publish` writes inventory and CDI specs,
-    `units` is the policy's number of units."""
+    """The parts of one node's agent.
+
+    `held` asks the kubelet; `write_spec` writes the CDI spec of a GPU (raises OSError); `publish` has the inventory
+    written soon, and `published` says whether it has been; `units` is the policy's number of units.
+    """
 
     node: str
     hardware: Hardware
     state: NodeState
     cache: Cache
     held: Callable[[], tuple[Held, ...]]
+    write_spec: Callable[[NodeGpu], None]
     publish: Callable[[], None]
+    published: Callable[[], bool]
     units: Callable[[], int]
 
 
@@ -81,7 +86,12 @@ class Hands:
         seen = self._parts.hardware.read(gpu)
         if seen.fault:
             raise GpuFault(FaultKind.LOST, f"reading ({seen.fault})", gpu)
-        self._parts.state.reshape(seen, shape, self._parts.units())
+        fresh = shaped(self._known(gpu), seen, shape, self._parts.units())
+        try:
+            self._parts.write_spec(fresh)
+        except OSError as error:
+            raise GpuFault(FaultKind.OTHER, f"writing the CDI spec ({error})", gpu) from error
+        self._parts.state.reshape(fresh)
         self._parts.state.recutting(gpu, busy=False)
         self._parts.publish()
 
@@ -115,7 +125,7 @@ class Hands:
 
     def _node_agrees(self) -> bool:
         node = self._parts.cache.node(self._parts.node) or {}
-        return node_shows(node, self._parts.state)
+        return self._parts.published() and node_shows(node, self._parts.state)
 
 
 def node_shows(node: Mapping[str, Any], state: NodeState) -> bool:

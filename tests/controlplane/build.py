@@ -39,7 +39,7 @@ class Binaries:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     name: str
     says: str
     packages: tuple[str, ...]
@@ -55,20 +55,20 @@ _STAMPS = {
     "gitTreeState": "clean",
 }
 PARTS = (
-    _Part(
+    Part(
         "kubernetes",
         f"Kubernetes {KUBERNETES} (about 11 minutes the first time)",
         (".",),
         # Without these the components call themselves v0.0.0 and refuse each other.
         ("-ldflags", "-s -w " + " ".join(f"-X {_VERSION}.{k}={v}" for k, v in _STAMPS.items())),
     ),
-    _Part(
+    Part(
         "containerd",
         "containerd (about a minute)",
         tuple(f"github.com/containerd/containerd/v2/cmd/{c}" for c in ("containerd", "containerd-shim-runc-v2", "ctr")),
         ("-ldflags", "-s -w", "-tags", "no_btrfs no_zfs no_devmapper no_aufs"),
     ),
-    _Part("kwok", "KWOK (about a minute)", ("sigs.k8s.io/kwok/cmd/kwok",), ("-ldflags", "-s -w")),
+    Part("kwok", "KWOK (about a minute)", ("sigs.k8s.io/kwok/cmd/kwok",), ("-ldflags", "-s -w")),
 )
 
 
@@ -79,14 +79,14 @@ def cache_dir() -> Path:
 def binaries() -> Binaries:
     """Everything built, from the cache if it can be. Raises CannotBuild."""
     _check_go()
-    built = {part.name: _built(part) for part in PARTS}
+    places = {part.name: built(part) for part in PARTS}
     return Binaries(
-        controlplane=built["kubernetes"] / "controlplane",
-        containerd=built["containerd"] / "containerd",
-        ctr=built["containerd"] / "ctr",
-        shim_dir=built["containerd"],
-        kwok=built["kwok"] / "kwok",
-        kwok_stages=built["kwok"] / "stage",
+        controlplane=places["kubernetes"] / "controlplane",
+        containerd=places["containerd"] / "containerd",
+        ctr=places["containerd"] / "ctr",
+        shim_dir=places["containerd"],
+        kwok=places["kwok"] / "kwok",
+        kwok_stages=places["kwok"] / "stage",
     )
 
 
@@ -119,9 +119,10 @@ def _check_go() -> None:
         raise CannotBuild(f"Go 1.26 or newer is needed, this is {text.strip()}")
 
 
-def _built(part: _Part) -> Path:
+def built(part: Part) -> Path:
+    """Where this part lies, from the cache if it can be. Raises CannotBuild."""
     source = HERE / part.name
-    digest = hashlib.sha256(repr(part).encode())
+    digest = hashlib.sha256(repr((part.name, part.packages, part.flags)).encode())
     for name in sorted(p.name for p in source.iterdir() if p.suffix in (".mod", ".sum", ".go")):
         digest.update(name.encode() + (source / name).read_bytes())
     place = cache_dir() / "controlplane" / f"{part.name}-{digest.hexdigest()[:16]}"
@@ -136,7 +137,7 @@ def _built(part: _Part) -> Path:
     return place
 
 
-def _build(part: _Part, source: Path, place: Path) -> None:
+def _build(part: Part, source: Path, place: Path) -> None:
     out = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{part.name}-"))
     command = ["go", "build", "-trimpath", "-mod=readonly", *part.flags, "-o", f"{out}/", *part.packages]
     with _progress(f"building {part.says}"):

@@ -41,7 +41,6 @@ class RealCluster:
     def __init__(self, directory: Path | None = None) -> None:
         self._own = directory is None
         self.directory = (directory or Path(tempfile.mkdtemp(prefix=PREFIX))).absolute()
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ident = hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
         self._record = Record(self.directory)
         self._held: list[IO[str] | int] = []

@@ -140,8 +140,6 @@ class NvmlHardware:
             name = "nvmlDeviceCreateGpuInstanceWithPlacement"
             instance = _call(name, gpu, create, handle, piece.profile.profile_id, ctypes.byref(place))
         profiles = _full_size(_compute_profiles(gpu, instance))
-        if not profiles:
-            raise GpuFault(FaultKind.NOT_SUPPORTED, "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu)
         if not list(_compute_instances(gpu, instance, profiles)):
             create = nvml.nvmlGpuInstanceCreateComputeInstance
             _call("nvmlGpuInstanceCreateComputeInstance", gpu, create, instance, profiles[0].id)
@@ -519,14 +517,15 @@ def _gpu_instances(gpu: str, handle: Any, profile: MigProfile) -> Iterator[tuple
 
 
 def _compute_profiles(gpu: str, instance: Any) -> list[Any]:
-    found = []
+    """Never empty: the smallest one is known to every instance, so without any the instance is gone."""
+    found: list[Any] = []
     for index in range(256):
         try:
             found.append(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0, version=2))
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
                 continue
-            if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:
+            if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT and found:
                 break
             raise _fault("nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu, error) from error
     return found

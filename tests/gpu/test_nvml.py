@@ -4,13 +4,14 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 from gpu.hardware import FaultKind, GpuFault
 from gpu.layout import Slice
-from gpu.nvml import NvmlHardware, _numa_node, model_key
+from gpu.nvml import NvmlHardware, _full_size, _numa_node, model_key
 from nvml_double.control import Machine
 from tests.machine import library
 
@@ -203,6 +204,15 @@ def test_a_slice_that_somebody_divided_is_no_slice_of_ours(hardware: NvmlHardwar
     assert caught.value.kind is FaultKind.NO_ROOM
     hardware.join(gpu, piece)
     assert hardware.cut(gpu, piece).uuid
+
+
+def test_of_compute_profiles_that_take_it_all_the_first_one_is_made() -> None:
+    def profile(number: int, slices: int, multiprocessors: int) -> SimpleNamespace:
+        return SimpleNamespace(id=number, sliceCount=slices, multiprocessorCount=multiprocessors)
+
+    # A whole GPU, whose last one is for several GPUs and not everywhere to be had; a 1g with double memory.
+    assert [p.id for p in _full_size([profile(0, 1, 14), profile(4, 7, 98), profile(8, 7, 98)])] == [4, 8]
+    assert [p.id for p in _full_size([profile(0, 1, 16), profile(7, 1, 26)])] == [7]
 
 
 def test_tables_that_the_driver_tells_only_in_mig_mode_are_read_then(

@@ -129,7 +129,7 @@ class Agent:
         )
         process.spawn("inventory", lambda: self._keep_published(stop))
         process.spawn("claims", lambda: self._follow_claims(stop))
-        process.spawn("events", lambda: process.forever("events", self._hear, 0.0, self._clock, stop))
+        process.spawn("events", lambda: process.forever("events", self._hear, STEP_SECONDS, self._clock, stop))
         registrar = process.spawn("kubelet", lambda: self._registrar.run(stop))
         stop.wait()
         self._registrar.wake()
@@ -245,7 +245,11 @@ class Agent:
         return ""
 
     def _hear(self) -> str:
-        for event in self._hardware.events(timeout_seconds=1.0):
+        try:
+            events = self._hardware.events(timeout_seconds=1.0)
+        except GpuFault as fault:
+            return f"cannot be heard: {fault}"
+        for event in events:
             log.warning("GPU %s: XID %d", event.gpu or "unknown", event.code)
             self._state.take_event(event, self._clock.now())
             self._publish()

@@ -174,7 +174,7 @@ class NvmlHardware:
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         """What happened since the first call. A GPU that is lost is heard again when it has come back.
 
-        Raises GpuFault NOT_SUPPORTED where the driver reports no events, UNAVAILABLE once the door is closed.
+        Empty at once when the door is closed. Raises GpuFault NOT_SUPPORTED where the driver reports no events.
         """
         self._ready()
         deadline = time.monotonic() + timeout_seconds
@@ -183,10 +183,8 @@ class NvmlHardware:
             with self._turn:
                 pass  # whoever waits to stop the hearing goes first: alone, that lock would be taken again at once
             with self._hearing:
-                if self._closed:
-                    raise GpuFault(FaultKind.UNAVAILABLE, "nvmlEventSetWait after close")
-                found = self._hear(min(left, _WAIT_SECONDS))
-            if found or time.monotonic() >= deadline:
+                found = () if self._closed else self._hear(min(left, _WAIT_SECONDS))
+            if found or self._closed or time.monotonic() >= deadline:
                 return found
 
     def close(self) -> None:

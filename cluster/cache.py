@@ -9,10 +9,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cluster import facts
+from cluster import facts, names
 from cluster.clock import Clock
 from cluster.gpunode import NodeFacts, read_gpunode
-from gpu.node import NodeGpus, Placement, Snapshot
+from gpu.node import Gpu, NodeGpus, Placement, Snapshot
 from gpu.placement import PodRequest
 
 Object = Mapping[str, Any]
@@ -63,9 +63,10 @@ class Cache:
     def snapshot(self) -> Snapshot:
         """All nodes that have both a Node and a GpuNode. Unchanged nodes are the same values as before."""
         with self._changed:
-            if changed := [name for name in self._dirty if self._fold(name)]:
+            # Each name leaves the list before it is folded: one that cannot be must not hold up the others.
+            dirty, self._dirty = self._dirty, set()
+            if changed := [name for name in dirty if self._fold(name)]:
                 self._snapshot = Snapshot(self._nodes_with(changed), self._clock.now())
-            self._dirty.clear()
             return self._snapshot
 
     def pending(self) -> tuple[PodRequest, ...]:
@@ -176,10 +177,20 @@ def _placements(pods: Iterable[Object], node: NodeFacts, problems: list[str]) ->
             placement = facts.read_placement(pod, gpus)
         except facts.FactError as error:
             problems.append(str(error))
-            continue
+            placement = _second_best(pod, gpus)
         if placement is not None:
             placements.append(placement)
     return placements
+
+
+def _second_best(pod: Object, gpus: Mapping[str, Gpu]) -> Placement | None:
+    """A claim that cannot be read must not free what was promised: the promise stands in for it."""
+    meta = pod.get("metadata") or {}
+    annotations = {k: v for k, v in (meta.get("annotations") or {}).items() if k != names.CLAIM}
+    try:
+        return facts.read_placement({**pod, "metadata": {**meta, "annotations": annotations}}, gpus)
+    except facts.FactError:
+        return None
 
 
 def _key(kind: str, obj: Object) -> str:

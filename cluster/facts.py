@@ -4,6 +4,7 @@ Facts are versioned; rubbish raises FactError, which names the place and the cur
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -19,8 +20,11 @@ Object = Mapping[str, Any]
 FACT_VERSION = 1
 """Of the promise and claim annotations. Every version ever released has a golden file that must still be read."""
 
+FACT_LIMIT = 64 * 1024
+"""Characters of a fact; far beyond the shares of any pod, far below an annotation's limit."""
+
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_QUANTITY = re.compile(r"^(\d+)(?:\.0+)?(k|M|G|Ki|Mi|Gi)?$")
+_QUANTITY = re.compile(r"^(\d{1,18})(?:\.0+)?(k|M|G|Ki|Mi|Gi)?$")
 
 
 class FactError(ValueError):
@@ -103,12 +107,17 @@ def read_placement(pod: Object, gpus: Mapping[str, Gpu]) -> Placement | None:
 def read_shares(text: str, gpus: Mapping[str, Gpu], where: str) -> tuple[tuple[Share, ...], float]:
     """Shares and time of a promise or claim. Shares on GPUs that are not here any more are left out."""
     try:
+        if len(text) > FACT_LIMIT:
+            raise ValueError(f"longer than {FACT_LIMIT} characters")
         fact = json.loads(text)
         if not isinstance(fact, dict) or fact.get("v") != FACT_VERSION:
             raise ValueError(f"version {fact.get('v') if isinstance(fact, dict) else None!r} is not {FACT_VERSION}")
         raw = [s for s in fact["shares"] if s["gpu"] in gpus]
-        return tuple(_share_in(s, gpus[s["gpu"]]) for s in raw), float(fact["at"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        at = float(fact["at"])
+        if not math.isfinite(at):
+            raise ValueError(f"time {at} makes no sense")
+        return tuple(_share_in(s, gpus[s["gpu"]]) for s in raw), at
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         cure = "only Fallow may write it: delete the pod, and look who else writes fallow.dev annotations"
         raise FactError(where, f"cannot be read ({error})", cure) from error
 
@@ -160,11 +169,17 @@ def _want(resource: str, amount: Any, where: str) -> Want:
         raise FactError(where, str(error), "correct the resource name in the pod") from error
 
 
-def _whole_number(amount: Any, where: str) -> int:
+def quantity(amount: Any) -> int | None:
+    """A Kubernetes quantity as a whole number (`1k` is 1000); None when it is none."""
     match = _QUANTITY.match(str(amount))
-    if not match:
-        raise FactError(where, f"{amount!r} is no whole number", "ask for 1, 2, 3 ... of it")
-    return int(match[1]) * _SUFFIXES[match[2] or ""]
+    return int(match[1]) * _SUFFIXES[match[2] or ""] if match else None
+
+
+def _whole_number(amount: Any, where: str) -> int:
+    number = quantity(amount)
+    if number is None:
+        raise FactError(where, f"{str(amount)[:40]!r} is no whole number", "ask for 1, 2, 3 ... of it")
+    return number
 
 
 def _with_init(running: list[Want], first: list[Want]) -> list[Want]:

@@ -156,7 +156,7 @@ class _Reading:
                 continue
             try:
                 values[key] = read(key, value)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 self.places.add(f"{place}.{key}")
                 self.problems.append(f"{self.where}, {place}.{key}: cannot be read ({error}); {CURE}")
         return values

@@ -44,10 +44,16 @@ def prefer(
     gpus = tuple(gpus)
     shares = {i: s for g in gpus for i, s in g.shares.items()}
     usable = [i for i in available if i in shares]
-    for promise in sorted(promises, key=lambda p: (len(p.shares), p.at, p.pod.uid)):
-        mine = [s for s in promise.shares if resource_of(s) == wanted_resource]
-        if (ids := _promised(usable, must, size, mine, shares)) is not None:
-            return ids
+    mine = [
+        [s for s in p.shares if resource_of(s) == wanted_resource]
+        for p in sorted(promises, key=lambda p: (len(p.shares), p.at, p.pod.uid))
+    ]
+    # A promise of exactly this size first. A larger one may be asked for by an init container, which hands its units
+    # on to the container that they were promised to.
+    for exact in (True, False):
+        for promised in mine:
+            if (ids := _promised(usable, must, size, promised, shares, exact=exact)) is not None:
+                return ids
     return _tightest(usable, must, size, shares, gpus)
 
 
@@ -75,18 +81,23 @@ def grant(ids: Sequence[str], gpus: Iterable[NodeGpu]) -> Grant | Denial:
 
 
 def _promised(
-    usable: Sequence[str], must: Sequence[str], size: int, mine: Sequence[Share], shares: dict[str, Share]
+    usable: Sequence[str],
+    must: Sequence[str],
+    size: int,
+    mine: Sequence[Share],
+    shares: dict[str, Share],
+    *,
+    exact: bool,
 ) -> tuple[str, ...] | None:
     for share in mine:
         if share.units:
-            if share.units != size:
+            if share.units < size or (exact and share.units != size):
                 continue
-            ids = [i for i in usable if shares[i].gpu == share.gpu and shares[i].units]
+            ids = sorted((i for i in usable if shares[i].gpu == share.gpu and shares[i].units), key=_unit_order)
         else:
             ids = [i for wanted in mine for i in usable if shares[i] == wanted]
-        ids = _with(must, sorted(ids, key=_unit_order) if share.units else ids)
         if len(ids) >= size and all(i in ids for i in must):
-            return tuple(ids[:size])
+            return tuple(_with(must, ids)[:size])
     return None
 
 

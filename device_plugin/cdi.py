@@ -19,6 +19,7 @@ from gpu.node import Mode
 
 VERSION = "0.6.0"
 PREFIX = "fallow-"
+UNFINISHED = ".fallow-"
 KEEP_OUT = "NVIDIA_VISIBLE_DEVICES=void"
 """Keeps NVIDIA's environment hook out: what the container gets is what stands in the spec, nothing else."""
 
@@ -40,12 +41,7 @@ def spec(gpu: NodeGpu, dev_root: str, exists: Callable[[str], bool]) -> dict[str
 
     Nodes that do not exist are left out: naming one would fail every container.
     """
-    parent = f"nvidia{gpu.seen.minor}"
-    if gpu.mode is Mode.SLICED:
-        named = {s.uuid: (parent, *_caps(gpu, s)) for s in gpu.slices if s.uuid and s.ci is not None}
-    else:
-        named = {gpu.uuid: (parent,)}
-    devices = [_device(name, paths, dev_root, exists) for name, paths in named.items()]
+    devices = [_device(name, paths, dev_root, exists) for name, paths in _named(gpu)]
     return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": devices} if devices else None
 
 
@@ -60,16 +56,33 @@ def write(directory: Path, gpu: NodeGpu, dev_root: str) -> None:
         _write(directory / f"{PREFIX}{gpu.uuid}.json", json.dumps(content, indent=1))
 
 
+def missing(gpus: Iterable[NodeGpu], dev_root: str) -> tuple[str, ...]:
+    """Device nodes that containers on these GPUs should get and that do not exist: such a container has no GPU."""
+    wanted = {path for gpu in gpus for _, paths in _named(gpu) for path in (*CONTROL, *paths)}
+    return tuple(sorted(p for p in wanted if not os.path.exists(os.path.join(dev_root, p))))
+
+
 def renew(directory: Path, gpus: Iterable[NodeGpu], dev_root: str) -> None:
-    """Write the specs of these GPUs and remove those of others that we once wrote. Raises OSError."""
+    """Write the specs of these GPUs and remove those of others that we once wrote. Raises OSError.
+
+    Belongs to the only process that writes here: what a killed predecessor left unfinished is swept.
+    """
     offered = set()
     for gpu in gpus:
         write(directory, gpu, dev_root)
         if gpu.shares:
             offered.add(f"{PREFIX}{gpu.uuid}.json")
-    for stale in directory.glob(f"{PREFIX}*.json"):
+    for stale in (*directory.glob(f"{PREFIX}*.json"), *directory.glob(f"{UNFINISHED}*")):
         if stale.name not in offered:
             stale.unlink(missing_ok=True)
+
+
+def _named(gpu: NodeGpu) -> list[tuple[str, Sequence[str]]]:
+    """The device names of one GPU, each with the nodes of its own."""
+    parent = f"nvidia{gpu.seen.minor}"
+    if gpu.mode is not Mode.SLICED:
+        return [(gpu.uuid, (parent,))]
+    return [(s.uuid, (parent, *_caps(gpu, s))) for s in gpu.slices if s.uuid and s.ci is not None]
 
 
 def _caps(gpu: NodeGpu, piece: SeenSlice) -> Sequence[str]:
@@ -99,10 +112,14 @@ def _write(path: Path, text: str) -> None:
     with contextlib.suppress(OSError):
         if path.read_text() == text:
             return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".fallow-")
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise

@@ -45,20 +45,31 @@ def shares_of(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> dict[tuple[str, 
     The kubelet may list the devices of one container in several entries, down to one entry per device.
     """
     known = {i: s for g in gpus for i, s in g.shares.items()}
-    units: dict[tuple[str, str, str, str], int] = {}
+    units: dict[tuple[str, str, str, str], set[str]] = {}
     per_pod: dict[tuple[str, str], list[Share]] = {}
     for entry in ours(held):
         mine = per_pod.setdefault((entry.namespace, entry.pod), [])
-        for share in (known[i] for i in entry.ids if i in known):
+        for id_, share in ((i, known[i]) for i in entry.ids if i in known):
             if share.units:
-                place = (entry.namespace, entry.pod, entry.container, share.gpu)
-                units[place] = units.get(place, 0) + 1
+                units.setdefault((entry.namespace, entry.pod, entry.container, share.gpu), set()).add(id_)
             elif share not in mine:
                 # An init container hands its devices on, so one slice may be listed twice for one pod.
                 mine.append(share)
-    for (namespace, pod, _, gpu), number in sorted(units.items()):
-        per_pod[namespace, pod].append(Share(gpu, units=number))
+    counted: set[str] = set()
+    for (namespace, pod, _, gpu), ids in sorted(
+        units.items(), key=lambda entry: (entry[0][:2], -len(entry[1]), entry[0])
+    ):
+        # Units that an init container handed on are listed under both containers.
+        if fresh := ids - counted:
+            per_pod[namespace, pod].append(Share(gpu, units=len(fresh)))
+            counted |= fresh
     return {pod: tuple(shares) for pod, shares in per_pod.items()}
+
+
+def unknown(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> frozenset[str]:
+    """Ids of ours that the kubelet has handed out and this node does not have."""
+    known = {i for g in gpus for i in g.shares}
+    return frozenset(f"{i} ({h.namespace}/{h.pod})" for h in ours(held) for i in h.ids if i not in known)
 
 
 def missing(held: Iterable[Held], pods: Iterable[Object], gpus: Sequence[NodeGpu]) -> tuple[Claim, ...]:

@@ -148,7 +148,10 @@ def _busy(seen: SeenGpu, before: NodeGpu | None, remembered: Gpu | None) -> Node
     if remembered is None:
         return NodeGpu(seen, Mode.SLICED if seen.mig else Mode.WHOLE)
     slices = tuple(s for s in seen.slices if s.slice in remembered.layout)
-    return NodeGpu(seen, remembered.mode, slices, remembered.units)
+    back = NodeGpu(seen, remembered.mode, slices, remembered.units)
+    # What the hardware no longer is must not be offered, whatever the record says.
+    fits = seen.mig == (remembered.mode is Mode.SLICED)
+    return back if fits else replace(back, withheld=frozenset(back.shares))
 
 
 def _kept(seen: SeenGpu, before: NodeGpu | None) -> SeenGpu:

@@ -19,3 +19,6 @@ allocate_seconds = Histogram(
 claims = Counter("fallow_device_plugin_claims_total", "Claims written on pods", ["outcome"])
 devices = Gauge("fallow_device_plugin_devices", "Devices advertised", ["resource", "health"])
 unhealthy = Gauge("fallow_device_plugin_unhealthy_gpus", "GPUs that are not trusted at present")
+missing_nodes = Gauge(
+    "fallow_device_plugin_missing_device_nodes", "Device nodes that containers should get and that are not there"
+)

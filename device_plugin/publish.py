@@ -14,10 +14,9 @@ from cluster.clock import Clock
 from cluster.errors import ApiError, Conflict, NotFound
 from cluster.events import Events
 from device_plugin import metrics
-from device_plugin.claims import Claim, Held, missing
+from device_plugin.claims import Claim, Held, missing, unknown
 from device_plugin.devices import NodeGpu
 from device_plugin.state import NodeState
-from gpu.node import Placement
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +30,15 @@ class Publisher:
         self._node, self._client, self._cache = node, client, cache
         self._state, self._events, self._clock = state, events, clock
         self._published: dict[str, Any] | None = None
+        self._done = False
         self._offered: frozenset[str] | None = None
         self._sick: dict[str, str] = {}
+        self._strange: frozenset[str] = frozenset()
 
     @property
     def done(self) -> bool:
-        return self._published is not None
+        """The inventory has been published once by this process."""
+        return self._done
 
     def remembered(self) -> gpunode.NodeFacts:
         """What the GpuNode says now, creating it if there is none. Raises ApiError."""
@@ -54,8 +56,8 @@ class Publisher:
 
     def inventory(self) -> bool:
         """Publish what has changed; True when something was written. Raises ApiError."""
-        if self._published is None:
-            self.remembered()
+        if self._published is None or (not self._cache.ready() and self._cache.gpunode(self._node) is None):
+            self.remembered()  # somebody may have deleted it: it is made anew
         gpus = self._state.gpus()
         fresh = _inventory(gpus)
         patch = gpunode.merge_patch(self._published, fresh)
@@ -66,6 +68,7 @@ class Publisher:
                 self._published = None  # somebody deleted it: the next round makes it anew
                 return False
             self._published = fresh
+        self._done = True
         self._wake()
         self._tell(gpus)
         return bool(patch)
@@ -74,11 +77,18 @@ class Publisher:
         """What has been published is what is advertised now."""
         return self._published == _inventory(self._state.gpus())
 
-    def claims(self, held: Iterable[Held]) -> int:
-        """Write the claims that pods of this node lack; how many were written."""
-        held = tuple(held)
-        wanted = missing(held, self._cache.pods_on(self._node), self._state.gpus())
-        return sum(self._claim(c) for c in wanted)
+    def claims(self, held: Iterable[Held]) -> bool:
+        """Write the claims that pods of this node lack; False when one could not be written and must be tried again."""
+        held, gpus = tuple(held), self._state.gpus()
+        strange = unknown(held, gpus)
+        if strange != self._strange:
+            self._strange = strange
+            log.warning(
+                "the kubelet lists devices that are not here: %s", ", ".join(sorted(strange)) or "none any more"
+            )
+        wanted = missing(held, self._cache.pods_on(self._node), gpus)
+        written = [self._claim(c) for c in wanted]  # each is tried, whatever became of the one before
+        return all(written)
 
     def _claim(self, claim: Claim) -> bool:
         text = facts.write_shares(claim.shares, self._clock.now())
@@ -88,7 +98,7 @@ class Publisher:
             self._client.patch(PODS, claim.pod, patch, claim.namespace)
         except (Conflict, NotFound):
             metrics.claims.labels("gone").inc()
-            return False
+            return True
         except ApiError as error:
             metrics.claims.labels("failed").inc()
             log.warning("claim of pod %s/%s not written: %s", claim.namespace, claim.pod, error)
@@ -121,16 +131,6 @@ class Publisher:
                 self._events.write(about, names.GPU_RECOVERED, f"GPU {uuid} takes pods again")
             self._sick = sick
         metrics.unhealthy.set(len(sick))
-
-
-def may_take(gpu: NodeGpu, units: int, held: Iterable[Held], placements: Iterable[Placement]) -> bool:
-    """Whether a shared GPU may take this new number of units: nobody holds or is promised units of the old one."""
-    if gpu.units == units or not gpu.units:
-        return False
-    ids = gpu.shares.keys()
-    listed = any(i in ids for h in held for i in h.ids)
-    booked = any(s.gpu == gpu.uuid and s.units for p in placements for s in p.shares)
-    return not listed and not booked
 
 
 def _inventory(gpus: Iterable[NodeGpu]) -> dict[str, Any]:

@@ -70,7 +70,9 @@ class Plugin(rpc.DevicePluginServicer):
     def ListAndWatch(self, request: Any, context: Any) -> Iterator[pb.ListAndWatchResponse]:  # noqa: N802
         """Full lists, one per change. When the kubelet hangs up, whoever registers is told."""
         self._count_stream(1)
-        context.add_callback(lambda: self._count_stream(-1))
+        if not context.add_callback(lambda: self._count_stream(-1)):
+            self._count_stream(-1)  # the call is over already, and nobody else will say so
+            return
         sent: tuple[Device, ...] | None = None
         while not self._stop.is_set() and context.is_active():
             version, lists = self._state.lists()

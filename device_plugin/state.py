@@ -100,7 +100,8 @@ class NodeState:
         self._edit(gpu.uuid, lambda g: replace(gpu, healthy=g.healthy, problem=g.problem))
 
     def set_units(self, uuid: str, units: int) -> None:
-        self._edit(uuid, lambda g: replace(g, units=units))
+        """Offer the shared GPU as so many units, none withheld."""
+        self._edit(uuid, lambda g: replace(g, units=units, withheld=frozenset()))
 
     def _edit(self, uuid: str, edit: Callable[[NodeGpu], NodeGpu]) -> None:
         with self._changed:

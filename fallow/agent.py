@@ -20,13 +20,14 @@ from cluster.clock import Clock, SystemClock
 from cluster.errors import ApiError
 from cluster.events import Events
 from cluster.watch import Watcher
-from device_plugin import cdi
 from device_plugin.kubelet import PodResources, Registrar
-from device_plugin.publish import Publisher, may_take
+from device_plugin.publish import Publisher
+from device_plugin.specs import Specs
 from device_plugin.state import NodeState
+from device_plugin.units import Units
 from fallow.hands import Hands, Parts
-from gpu.hardware import GpuFault, Hardware
-from gpu.node import Gpu, Mode, Placement, Stage
+from gpu.hardware import FaultKind, GpuFault, Hardware
+from gpu.node import Gpu, Placement, Stage
 from gpu.recut import Phase
 from idle.publish import IdlePublisher
 from idle.sample import sample
@@ -95,6 +96,8 @@ class Agent:
         self._policies = Policies()
         self._events = Events(client, clock, "agent")
         self._state = NodeState()
+        self._specs = Specs(args.cdi_dir, args.dev_root, self._state)
+        self._units_of_policy = Units(self._state)
         self._changed = threading.Event()
         self._allocated = threading.Event()
         self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
@@ -107,7 +110,7 @@ class Agent:
                 state=self._state,
                 cache=self._cache,
                 held=self._resources.held,
-                write_spec=lambda gpu: cdi.write(args.cdi_dir, gpu, args.dev_root),
+                offer=self._specs.offer,
                 publish=self._publish,
                 published=self._publisher.shows,
                 units=self._units,
@@ -129,7 +132,7 @@ class Agent:
         )
         process.spawn("inventory", lambda: self._keep_published(stop))
         process.spawn("claims", lambda: self._follow_claims(stop))
-        process.spawn("events", lambda: process.forever("events", self._hear, STEP_SECONDS, self._clock, stop))
+        process.spawn("events", lambda: self._hear(stop))
         registrar = process.spawn("kubelet", lambda: self._registrar.run(stop))
         stop.wait()
         self._registrar.wake()
@@ -150,7 +153,7 @@ class Agent:
                 clock=self._clock,
                 **selector,
             ).start()
-        load.follow(self._client, self._policies, self._events, self._args.namespace).start()
+        self._policy_watch = load.follow(self._client, self._policies, self._events, self._args.namespace).start()
 
     def _start(self, stop: threading.Event) -> None:
         """Adopt what is there before anything is advertised. Waits for the API server as long as it takes."""
@@ -163,22 +166,25 @@ class Agent:
                 self._clock.wait(1.0, stop)
         else:
             return
+        while not stop.is_set() and not self._policy_watch.listed.wait(0.2):
+            pass  # how long to be patient, and the number of units, are the policy's
         recuts = facts.recuts or {}
         for uuid, recut in recuts.items():
             self._state.recutting(uuid, busy=recut.phase is not Phase.DONE)
         self._read({g.uuid: g for g in facts.gpus})
         for uuid, recut in recuts.items():
-            # In Hold a bound pod may still be on its way to what goes; later nobody is.
-            if not recut.phase.final and recut.phase is not Phase.HOLD:
+            # In Hold a bound pod may still be on its way to what goes; later nobody is. Stuck is as it was left.
+            if recut.phase not in (Phase.HOLD, Phase.DONE):
                 self._state.withhold(uuid, recut.target)
-        self._renew_specs()
+        self._specs.renew()
         self._publish()
 
     def _look(self) -> str:
         """Read the hardware again; follow the policy's units; publish what changed."""
         self._read({})
-        self._follow_units()
-        self._renew_specs()
+        if not self._policies.ready():
+            self._units_of_policy.follow(self._units(), self._resources.held, self._placements())
+        self._specs.renew()
         self._publish()
         return ""
 
@@ -186,21 +192,6 @@ class Agent:
         # Asked before the hardware: a re-cut that ends while it is being read must not be undone by what was read.
         edits = self._state.edits()
         self._state.take(self._hardware.gpus(), remembered, self._units(), self._clock.now(), edits)
-
-    def _follow_units(self) -> None:
-        wanted = self._units()
-        stale = [g for g in self._state.gpus() if g.mode is Mode.SHARED and g.units != wanted]
-        if not stale:
-            return
-        try:
-            held, placements = self._resources.held(), self._placements()
-        except ConnectionError as error:
-            log.info("units stay as they are: %s", error)
-            return
-        for gpu in stale:
-            if may_take(gpu, wanted, held, placements):
-                self._state.set_units(gpu.uuid, wanted)
-                log.info("GPU %s is now shared into %d units", gpu.uuid, wanted)
 
     def _publish(self) -> None:
         """Soon, by the one thread that writes the inventory: nobody waits for the API server with a GPU in hand."""
@@ -218,12 +209,6 @@ class Agent:
                 self._changed.set()
                 self._clock.wait(1.0, stop)
 
-    def _renew_specs(self) -> None:
-        try:
-            cdi.renew(self._args.cdi_dir, self._state.gpus(), self._args.dev_root)
-        except OSError as error:
-            log.error("CDI specs not written to %s: %s", self._args.cdi_dir, error)
-
     def _follow_claims(self, stop: threading.Event) -> None:
         """After each Allocate, and whenever something changed here: compare what was given with what was promised."""
         seen = 0
@@ -234,9 +219,12 @@ class Agent:
             self._allocated.clear()
             seen = self._cache.version
             try:
-                self._publisher.claims(self._resources.held())
+                done = self._publisher.claims(self._resources.held())
             except ConnectionError as error:
                 log.info("%s", error)
+                done = False
+            if not done:
+                self._allocated.set()
             self._clock.wait(CLAIM_SECONDS, stop)
 
     def _sample(self) -> str:
@@ -244,16 +232,19 @@ class Agent:
         self._idle.publish(readings, self._policies.current.placing.stale_after_seconds)
         return ""
 
-    def _hear(self) -> str:
-        try:
-            events = self._hardware.events(timeout_seconds=1.0)
-        except GpuFault as fault:
-            return f"cannot be heard: {fault}"
-        for event in events:
-            log.warning("GPU %s: XID %d", event.gpu or "unknown", event.code)
-            self._state.take_event(event, self._clock.now())
-            self._publish()
-        return ""
+    def _hear(self, stop: threading.Event) -> None:
+        """XIDs, until stopped. Hardware that reports none is looked at all the same, every few seconds."""
+        while not stop.is_set():
+            try:
+                events = self._hardware.events(timeout_seconds=1.0)
+            except GpuFault as fault:
+                log.warning("cannot listen for hardware events: %s", fault)
+                self._clock.wait(3600.0 if fault.kind is FaultKind.NOT_SUPPORTED else LOOK_SECONDS, stop)
+                continue
+            for event in events:
+                log.warning("GPU %s: XID %d", event.gpu or "unknown", event.code)
+                self._state.take_event(event, self._clock.now())
+                self._publish()
 
     def _placements(self) -> tuple[Placement, ...]:
         node = self._cache.snapshot().by_name.get(self._node)

@@ -4,17 +4,16 @@ Wiring: gathers facts and hands acts on. Whether somebody still uses what goes i
 kubelet and of the driver; whoever does not answer counts as a user.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from cluster import names
 from cluster.cache import Cache
+from device_plugin import users
 from device_plugin.claims import Held
 from device_plugin.devices import NodeGpu, shaped
 from device_plugin.state import NodeState
 from gpu.hardware import FaultKind, GpuFault, Hardware, SeenGpu
-from gpu.node import Mode, Placement, Share, Stage
+from gpu.node import Stage
 from gpu.recut import Shape
 from mig_manager import apply
 from mig_manager.moment import Seen
@@ -24,8 +23,8 @@ from mig_manager.moment import Seen
 class Parts:
     """The parts of one node's agent.
 
-    `held` asks the kubelet; `write_spec` writes the CDI spec of a GPU (raises OSError); `publish` has the inventory
-    written soon, and `published` says whether it has been; `units` is the policy's number of units.
+    `held` asks the kubelet; `offer` writes the CDI spec of a GPU and then offers it (raises OSError); `publish` has the
+    inventory written soon, and `published` says whether it has been; `units` is the policy's number of units.
     """
 
     node: str
@@ -33,7 +32,7 @@ class Parts:
     state: NodeState
     cache: Cache
     held: Callable[[], tuple[Held, ...]]
-    write_spec: Callable[[NodeGpu], None]
+    offer: Callable[[NodeGpu], None]
     publish: Callable[[], None]
     published: Callable[[], bool]
     units: Callable[[], int]
@@ -51,19 +50,19 @@ class Hands:
     def see(self, gpu: str, target: Shape) -> Seen:
         known = self._known(gpu)
         seen = self._parts.hardware.read(gpu)
-        placements = self._placements()
         going = known.lacking(target)
+        books = self._parts.cache.snapshot().by_name.get(self._parts.node)
         return Seen(
             mig=seen.mig,
             layout=seen.layout,
             complete=seen.whole_slices,
             advertised=known.shape,
             holders=(
-                *_names(placements, Stage.CLAIMED, gpu, known, target),
+                *users.in_books(books, Stage.CLAIMED, known, target),
                 *self._kubelet_users(going),
                 *self._process_users(seen, known, target),
             ),
-            unstarted=_names(placements, Stage.PROMISED, gpu, known, target),
+            unstarted=users.in_books(books, Stage.PROMISED, known, target),
             withheld=going <= known.withheld,
             node_agrees=self._node_agrees(),
             short=bool(known.withheld),
@@ -86,12 +85,10 @@ class Hands:
         seen = self._parts.hardware.read(gpu)
         if seen.fault:
             raise GpuFault(FaultKind.LOST, f"reading ({seen.fault})", gpu)
-        fresh = shaped(self._known(gpu), seen, shape, self._parts.units())
         try:
-            self._parts.write_spec(fresh)
+            self._parts.offer(shaped(self._known(gpu), seen, shape, self._parts.units()))
         except OSError as error:
             raise GpuFault(FaultKind.OTHER, f"writing the CDI spec ({error})", gpu) from error
-        self._parts.state.reshape(fresh)
         self._parts.state.recutting(gpu, busy=False)
         self._parts.publish()
 
@@ -101,50 +98,17 @@ class Hands:
             raise GpuFault(FaultKind.NOT_FOUND, "looking at", gpu)
         return known
 
-    def _placements(self) -> tuple[Placement, ...]:
-        node = self._parts.cache.snapshot().by_name.get(self._parts.node)
-        return node.seats if node else ()
-
     def _kubelet_users(self, going: frozenset[str]) -> tuple[str, ...]:
-        if not going:
-            return ()
         try:
-            held = self._parts.held()
+            return users.in_kubelet(self._parts.held(), going) if going else ()
         except ConnectionError as error:
             return (f"unknown users ({error})",)
-        return tuple(sorted({f"{h.namespace}/{h.pod}" for h in held if going & set(h.ids)}))
 
     def _process_users(self, seen: SeenGpu, known: NodeGpu, target: Shape) -> tuple[str, ...]:
         if seen.fault:
             return ()
-        all_of_it = seen.mig is not (target.mode is Mode.SLICED) or known.mode is not target.mode
-        gone = {s.gi for s in seen.slices if s.slice not in target.layout}
-        if not all_of_it and not gone:
-            return ()
-        return tuple(f"process {p.pid}" for p in self._parts.hardware.processes(seen.uuid) if all_of_it or p.gi in gone)
+        return users.in_driver(seen, known, target, self._parts.hardware.processes(seen.uuid))
 
     def _node_agrees(self) -> bool:
         node = self._parts.cache.node(self._parts.node) or {}
-        return self._parts.published() and node_shows(node, self._parts.state)
-
-
-def node_shows(node: Mapping[str, Any], state: NodeState) -> bool:
-    """Whether the Node's allocatable is what is advertised now."""
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    shown = {name: int(n) for name, n in allocatable.items() if names.is_ours(name) and str(n).isdecimal()}
-    offered = {name: sum(d.healthy for d in devices) for name, devices in state.lists()[1].items()}
-    return all(shown.get(name, 0) == offered.get(name, 0) for name in shown.keys() | offered.keys())
-
-
-def _names(placements: Iterable[Placement], stage: Stage, gpu: str, known: NodeGpu, target: Shape) -> tuple[str, ...]:
-    return tuple(
-        sorted(
-            str(p.pod)
-            for p in placements
-            if p.stage is stage and any(s.gpu == gpu and _goes(s, known, target) for s in p.shares)
-        )
-    )
-
-
-def _goes(share: Share, known: NodeGpu, target: Shape) -> bool:
-    return known.mode is not target.mode or (share.slice is not None and share.slice not in target.layout)
+        return self._parts.published() and users.node_shows(node, self._parts.state.lists()[1])

@@ -18,6 +18,7 @@ def sample(hardware: Hardware, gpus: Iterable[str], now: float) -> dict[str, Act
             reading = hardware.activity(gpu)
         except GpuFault as fault:
             metrics.failures.labels(gpu, fault.kind.name.lower()).inc()
+            metrics.forget(gpu)
             continue
         metrics.busy.labels(gpu, reading.source).set(reading.busy)
         metrics.memory.labels(gpu).set(reading.memory_used_mib * 2**20)

@@ -75,6 +75,7 @@ class NodeLoop:
         self._hands, self._clock, self._events = hands, clock, events
         self._lanes: Lanes | Inline = lanes or Lanes()
         self._records: dict[str, Recut] = {}
+        self._object: str | None = None
         self._conditions = Conditions(node, client, cache, clock)
 
     def tick(self) -> str:
@@ -84,6 +85,7 @@ class NodeLoop:
         facts = self._cache.facts(self._node)
         if facts is None:
             return f"waiting for GpuNode {self._node} to be published"
+        self._follow_object()
         recorded = facts.recuts or {}
         for uuid in (g.uuid for g in facts.gpus):
             if uuid in recorded:
@@ -93,6 +95,13 @@ class NodeLoop:
         said = self._lanes.run({gpu: self._job(gpu) for gpu in here})
         self._conditions.show(dict(self._records))
         return "; ".join(f"{gpu}: {sentence}" for gpu, sentence in said.items() if sentence)
+
+    def _follow_object(self) -> None:
+        """A GpuNode that was made anew counts orders from one again: what was done under the old one is over."""
+        uid = ((self._cache.gpunode(self._node) or {}).get("metadata") or {}).get("uid")
+        if uid != self._object:
+            self._records = {gpu: r for gpu, r in self._records.items() if not r.phase.final}
+            self._object = uid
 
     def _job(self, gpu: str) -> Callable[[], str]:
         return lambda: self._advance(gpu)

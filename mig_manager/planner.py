@@ -100,6 +100,8 @@ class Planner:
     def _not_now(self) -> str:
         if why := self._cache.ready():
             return f"not ready: {why}"
+        if why := self._policies.ready():
+            return f"nothing is ordered: {why}"
         if not self._policies.current.recutting.enabled:
             return "re-cutting is switched off by policy"
         return self._echo()

@@ -57,6 +57,8 @@ class Policies:
     def __init__(self) -> None:
         self.current = Policy()
         self.problem = ""
+        self.known = False
+        """A good text has been read, or it is certain that there is none. Until then `current` is a guess."""
         self.on_change: list[Callable[[Policy], None]] = []
         self._lock = threading.Lock()
 
@@ -68,13 +70,24 @@ class Policies:
             self._refuse(str(error))
             return False
         with self._lock:
-            changed, self.current, self.problem = fresh != self.current, fresh, ""
+            changed, self.current, self.problem, self.known = fresh != self.current, fresh, "", True
         metrics.loads.labels("applied").inc()
         metrics.valid.set(1)
         if changed:
             for call in self.on_change:
                 call(fresh)
         return changed
+
+    def listed(self) -> None:
+        """The first look is over. No ConfigMap: the defaults are what is wanted."""
+        with self._lock:
+            self.known = self.known or not self.problem
+
+    def ready(self) -> str:
+        """Empty when `current` is what the operator wants, else why that is not known."""
+        if self.known:
+            return ""
+        return f"no good policy is known: {self.problem}" if self.problem else "policy not yet looked up"
 
     def _refuse(self, problem: str) -> None:
         with self._lock:
@@ -98,7 +111,12 @@ def follow(client: Client, policies: Policies, events: Events, namespace: str) -
             events.write(about, names.POLICY_APPLIED, "the policy is in force")
 
     return Watcher(
-        client, CONFIGMAPS, take, namespace=namespace, fieldSelector=f"metadata.name={names.POLICY_CONFIGMAP}"
+        client,
+        CONFIGMAPS,
+        take,
+        on_listed=policies.listed,
+        namespace=namespace,
+        fieldSelector=f"metadata.name={names.POLICY_CONFIGMAP}",
     )
 
 
@@ -117,13 +135,33 @@ def _parse(text: str) -> tuple[yaml.Node | None, Any]:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.AliasToken):
                 raise PolicyError(token.start_mark.line + 1, "", "YAML aliases are not accepted; write the value out")
-        return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_scalars(root)
+        return root, yaml.safe_load(text)
+    except PolicyError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise PolicyError(line, "", f"no valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PolicyError(None, "", f"no valid YAML: {error}") from error
+
+
+def _check_scalars(node: yaml.Node | None) -> None:
+    """Values that look like a date or a number and are none: YAML's own error would not name the line."""
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            yaml.constructor.SafeConstructor().construct_object(node)
+        except ValueError as error:
+            raise PolicyError(_line(node), "", f"{str(node.value)[:40]!r} is no value: {error}") from error
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            _check_scalars(key)
+            _check_scalars(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_scalars(item)
 
 
 def _repeated(node: yaml.Node) -> yaml.Node | None:

@@ -17,7 +17,8 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True)
 
 
-Seconds = Annotated[float, Field(ge=0, le=7 * 24 * 3600)]
+Seconds = Annotated[float, Field(ge=0, le=7 * 24 * 3600, strict=True)]
+"""Strict, like every number here: a quoted number or `true` is a fault of the file, not a number."""
 
 
 class Placing(_Section):
@@ -49,7 +50,7 @@ class Placing(_Section):
 class Sharing(_Section):
     """Time-sliced sharing."""
 
-    units_per_gpu: Annotated[int, Field(ge=1, le=1000)] = Field(
+    units_per_gpu: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
         20,
         description="Units a shared GPU is advertised as; 20 makes one unit 50 milli-GPU. A changed number reaches a "
         "GPU as soon as no pod holds units of it.",
@@ -59,19 +60,19 @@ class Sharing(_Section):
 class Recutting(_Section):
     """When the planner may change what a GPU is."""
 
-    enabled: bool = True
+    enabled: Annotated[bool, Field(strict=True)] = True
     modes: tuple[Mode, ...] = Field(
         tuple(Mode), min_length=1, description="What a GPU may be turned into: whole, shared, sliced."
     )
     patience_seconds: Seconds = Field(5.0, description="How long a pod waits before a GPU is re-cut for it.")
     cooldown_seconds: Seconds = Field(30.0, description="How long a re-cut GPU is left as it is.")
-    max_gpus_at_once: Annotated[int, Field(ge=1, le=10000)] = Field(
+    max_gpus_at_once: Annotated[int, Field(ge=1, le=10000, strict=True)] = Field(
         8, description="GPUs being re-cut at the same moment, over the whole cluster."
     )
     drain_seconds: Seconds = Field(
         300.0, description="How long a node waits for a slice to become free before it gives a re-cut up."
     )
-    tries: Annotated[int, Field(ge=1, le=20)] = Field(
+    tries: Annotated[int, Field(ge=1, le=20, strict=True)] = Field(
         3, description="Attempts at a layout before the node goes back to the old one."
     )
 

@@ -121,6 +121,23 @@ def test_a_node_that_is_made_again_under_its_name_starts_with_empty_books_of_its
     assert held(cache) == 1, "the pod is still bound there, so what it holds counts"
 
 
+@pytest.mark.parametrize(
+    "rubbish",
+    ["[" * 100_000, '{"v":1,"shares":[],"at":1' + "0" * 400 + "}", '{"v":1,"shares":[],"at":NaN}', "x" * 10**6],
+)
+def test_rubbish_on_one_pod_stops_nobody_else(rubbish: str) -> None:
+    bad = pod("bad", node="n1", annotations={names.CLAIM: rubbish})
+    cache = books(gpu("GPU-0"), gpu("GPU-1"), pods=[bad, claimed("good", Share("GPU-1"))])
+    assert held(cache) == 1
+    assert any("annotation fallow.dev/claim" in sentence for _, sentence in cache.problems())
+
+
+def test_a_claim_that_cannot_be_read_does_not_free_what_was_promised() -> None:
+    promise = write_shares([Share("GPU-0")], 1.0)
+    cache = books(gpu("GPU-0"), pods=[pod("p", node="n1", annotations={names.CLAIM: "{", names.PROMISE: promise})])
+    assert held(cache) == 1
+
+
 SIDECAR = {"name": "cache", "restartPolicy": "Always", "resources": {"limits": {names.SHARED: "4"}}}
 APP = {"name": "app", "resources": {"limits": {names.SHARED: "4"}}}
 

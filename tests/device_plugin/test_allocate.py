@@ -79,6 +79,25 @@ def test_without_a_promise_units_are_on_one_gpu_whenever_one_has_enough(seed: in
     assert ids <= set(available)
 
 
+def test_an_init_container_that_wants_less_starts_on_the_gpu_of_its_pods_promise() -> None:
+    available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(20))]
+    promise = placement("p", Share("GPU-2", units=8))
+    first = prefer(available, (), 4, names.SHARED, GPUS, [promise])
+    assert {i.partition("::")[0] for i in first} == {"GPU-2"}
+    # The kubelet hands those four on, and asks for eight that include them.
+    then = prefer(available, first, 8, names.SHARED, GPUS, [promise])
+    assert set(first) < set(then)
+    assert len(then) == 8
+    assert isinstance(grant(then, GPUS), Grant)
+
+
+def test_what_must_be_included_elsewhere_overrules_a_promise() -> None:
+    available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(20))]
+    promise = placement("p", Share("GPU-2", units=8))
+    ids = prefer(available, ("GPU-1::0",), 8, names.SHARED, GPUS, [promise])
+    assert {i.partition("::")[0] for i in ids} == {"GPU-1"}
+
+
 def test_without_a_promise_the_fullest_gpu_that_has_enough_is_taken() -> None:
     available = [*units("GPU-1", *range(20)), *units("GPU-2", *range(6))]
     assert {i.partition("::")[0] for i in liked(available, 5, names.SHARED)} == {"GPU-2"}

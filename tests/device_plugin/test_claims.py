@@ -2,7 +2,7 @@
 
 from cluster import facts, names
 from cluster.facts import write_shares
-from device_plugin.claims import Held, missing, shares_of
+from device_plugin.claims import Held, missing, shares_of, unknown
 from device_plugin.devices import NodeGpu
 from gpu.hardware import SeenGpu, SeenSlice
 from gpu.node import Mode, Share
@@ -42,6 +42,17 @@ def test_each_container_has_its_own_share_of_units() -> None:
 def test_a_slice_handed_on_by_an_init_container_is_one_share() -> None:
     listed = [held("p", names.mig_resource("1g.10gb"), "MIG-a", container=c) for c in ("init", "main")]
     assert shares_of(listed, GPUS)["default", "p"] == (Share("GPU-0", PIECE),)
+
+
+def test_units_that_an_init_container_handed_on_count_once() -> None:
+    four, eight = [f"GPU-1::{n}" for n in range(4)], [f"GPU-1::{n}" for n in range(8)]
+    listed = [held("p", names.SHARED, *four, container="init"), held("p", names.SHARED, *eight)]
+    assert shares_of(listed, GPUS)["default", "p"] == (Share("GPU-1", units=8),)
+
+
+def test_ids_that_nobody_can_explain_are_named() -> None:
+    listed = [held("p", names.WHOLE, "GPU-2"), held("q", names.WHOLE, "GPU-9"), held("r", "example.com/nic", "nic-0")]
+    assert unknown(listed, GPUS) == {"GPU-9 (default/q)"}
 
 
 def test_a_claim_is_written_when_it_is_missing_wrong_or_unreadable_and_not_again() -> None:

@@ -49,9 +49,10 @@ def test_after_a_restart_in_the_middle_of_a_recut_the_old_offer_stands() -> None
     now = seen("GPU-0", ("1g.10gb@0", "MIG-a"), ("2g.20gb@2", "MIG-c"))
     (during,) = assemble([now], {}, remembered, frozenset({"GPU-0"}), 20)
     assert ids((during,)) == {names.mig_resource("1g.10gb"): ["MIG-a"]}
-    # Whole so far, with MIG mode on already: still one whole GPU, until the re-cut withholds or reshapes it.
+    # Recorded as whole, with MIG mode on: what the hardware is not is not offered.
     (whole,) = assemble([seen(mig=True)], {}, {"GPU-0": gpu("GPU-0")}, frozenset({"GPU-0"}), 20)
     assert whole.mode is Mode.WHOLE
+    assert ids((whole,)) == {names.WHOLE: []}
 
 
 def test_withheld_ids_are_left_out_and_the_resource_stays_with_an_empty_list() -> None:

@@ -11,7 +11,8 @@ def test_with_most_idle_the_pod_goes_to_the_gpu_measured_least_busy(fallow: Depl
     first, second = fallow.machines
     for machine, index, busy in ((first, 0, 0.83), (first, 1, 0.4), (second, 0, 0.6), (second, 1, 0.1)):
         machine.busy(index, busy)
-    fallow.until(lambda: fallow.measured(second.uuids[1]) == 0.1, 10, lambda: "the readings are published")
+    wanted = {first.uuids[0]: 0.83, first.uuids[1]: 0.4, second.uuids[0]: 0.6, second.uuids[1]: 0.1}
+    fallow.until(lambda: {u: fallow.measured(u) for u in wanted} == wanted, 15, lambda: "the readings are published")
     fallow.pod("one", {WHOLE: 1})
     fallow.pod_after("one", "two", {WHOLE: 1})
     assert [shares(fallow.get(n), names.PROMISE)[0]["gpu"] for n in ("one", "two")] == [second.uuids[1], first.uuids[1]]
@@ -24,7 +25,8 @@ def test_readings_that_have_grown_old_count_as_busy(fallow: Deployed) -> None:
     for machine, busy in ((first, 0.7), (second, 0.1)):
         machine.busy(0, busy)
         machine.busy(1, busy)
-    fallow.until(lambda: fallow.measured(second.uuids[1]) == 0.1, 10, lambda: "the readings are published")
+    wanted = {**dict.fromkeys(first.uuids, 0.7), **dict.fromkeys(second.uuids, 0.1)}
+    fallow.until(lambda: {u: fallow.measured(u) for u in wanted} == wanted, 15, lambda: "the readings are published")
     # The idle node's agent falls silent: its devices stay with the kubelet, its readings grow old.
     fallow.freeze(f"fallow-agent-{fallow.cluster.nodes[1].name}")
     try:

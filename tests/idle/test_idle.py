@@ -33,10 +33,12 @@ def test_a_gpu_that_cannot_be_measured_is_left_out() -> None:
     assert sample(Meters(a=0.5), ["a", "b"], 7.0) == {"a": Activity(0.5, 7.0, "test")}  # type: ignore[arg-type]
 
 
-def test_a_changed_value_is_published_at_once_and_a_steady_one_before_it_grows_old() -> None:
+def test_a_large_change_is_published_at_once_a_small_one_soon_and_a_steady_value_before_it_grows_old() -> None:
     old = Activity(0.5, 0.0, "test")
     assert worth_publishing(None, old, 30)
-    assert worth_publishing(old, Activity(0.6, 1.0, "test"), 30)
+    assert worth_publishing(old, Activity(0.75, 1.0, "test"), 30)
+    assert not worth_publishing(old, Activity(0.6, 1.0, "test"), 30)
+    assert worth_publishing(old, Activity(0.6, 5.0, "test"), 30)
     assert not worth_publishing(old, Activity(0.52, 1.0, "test"), 30)
     assert worth_publishing(old, Activity(0.52, 10.0, "test"), 30)
     assert worth_publishing(old, Activity(0.5, 1.0, "another source"), 30)

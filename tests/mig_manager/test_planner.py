@@ -30,6 +30,7 @@ class Cluster:
         self.api, self.clock = api, ManualClock(2e9)
         self.client = Client.connect(api.kubeconfig(config))
         self.cache, self.policies = Cache(self.clock), Policies()
+        self.policies.listed()
         events = Events(self.client, self.clock, "planner")
         self.planner = Planner(self.client, self.cache, self.policies, self.clock, events)
 

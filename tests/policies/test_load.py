@@ -35,6 +35,11 @@ def configmap(text: str) -> dict:
         ("a: &a 1\nb: *a\n", 2, "aliases"),
         ("x: !!python/object:os.system {}\n", 1, "no valid YAML"),
         ("x" * 300_000, None, "longer than"),
+        ("version: v1\nsharing:\n  unitsPerGpu: true\n", 3, "valid integer"),
+        ('sharing:\n  unitsPerGpu: "20"\n', 2, "valid integer"),
+        ("recutting:\n  enabled: 1\n", 2, "valid boolean"),
+        ("version: v1\nplacing:\n  scorer: 2024-13-45\n", 3, "is no value"),
+        ("a: " + "[" * 5000, None, "no valid YAML"),
     ],
 )
 def test_a_fault_names_its_line(text: str, line: int | None, says: str) -> None:
@@ -74,3 +79,18 @@ def test_every_key_is_in_the_readme() -> None:
         keys = [f"{name}.{f.alias}" for f in inside.values()] if inside else [name]
         for key in keys:
             assert f"`{key}`" in readme, key
+
+
+def test_what_is_wanted_is_known_only_after_a_good_text_or_none_at_all() -> None:
+    policies = Policies()
+    assert policies.ready() == "policy not yet looked up"
+    policies.listed()
+    assert policies.ready() == "", "no ConfigMap: the defaults are what is wanted"
+    broken = Policies()
+    broken.take(configmap("placing:\n  scorer: nonsense\n"))
+    broken.listed()
+    assert "line 2" in broken.ready()
+    broken.take(configmap("recutting:\n  enabled: false\n"))
+    assert broken.ready() == ""
+    broken.take(configmap("placing: 3\n"))
+    assert broken.ready() == "", "from then on the last good one is in force"

@@ -124,6 +124,6 @@ class Hardware(Protocol):
         """NOT_SUPPORTED where the driver cannot measure (NVML utilisation in MIG mode)."""
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
-        """What happened since the last call; empty after the time-out."""
+        """What happened since the last call; empty after the time-out, and at once when the door is closed."""
 
     def close(self) -> None: ...

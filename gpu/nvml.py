@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ _KINDS = {
     nvml.NVML_ERROR_LIBRARY_NOT_FOUND: FaultKind.UNAVAILABLE,
     nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: FaultKind.UNAVAILABLE,
 }
+_CURES = {
+    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver; a container gets libnvidia-ml.so.1 from its host",
+    nvml.NVML_ERROR_DRIVER_NOT_LOADED: "load the NVIDIA driver on this machine (modprobe nvidia)",
+    nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was upgraded: reboot, or reload it, then start again",
+    nvml.NVML_ERROR_NO_PERMISSION: "run as root",
+}
 _NO_ID = 0xFFFFFFFF
 _FIRST_RESETLESS = 8  # Hopper is 9; nothing that can be cut lies between
 _MIG_PREFIX = "MIG "
@@ -61,18 +68,17 @@ class NvmlHardware:
     def _open(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._hearing = threading.Lock()
         self._closed = False
+        self._session = 0
         self._handles: dict[str, Any] = {}
-        self._known: dict[int, SeenGpu] = {}
-        self._models: dict[str, GpuModel] = {}
+        self._known: dict[str, SeenGpu] = {}
+        self._models: dict[tuple[str, bool], GpuModel] = {}
         self._unread: dict[int, str] = {}
         self._events: Any = None
         self._heard: set[str] = set()
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
-            raise GpuFault(FaultKind.UNAVAILABLE, f"nvmlInit ({error})", code=error.value) from error
+        _initialize()
 
     def _ready(self) -> None:
         """A forked child cannot use its parent's session: it opens one of its own."""
@@ -81,16 +87,22 @@ class NvmlHardware:
 
     def gpus(self) -> tuple[SeenGpu, ...]:
         self._ready()
-        count = _call("nvmlDeviceGetCount", "", nvml.nvmlDeviceGetCount)
-        return tuple(gpu for index in range(count) if (gpu := self._look(index)) is not None)
+        session = self._session
+        try:
+            return self._look_at_all()
+        except GpuFault as fault:
+            if fault.kind is not FaultKind.UNAVAILABLE or self._closed:
+                raise
+        self._reopen(session)
+        return self._look_at_all()
 
     def read(self, gpu: str) -> SeenGpu:
         self._ready()
-        for index, known in list(self._known.items()):
-            if known.uuid == gpu:
-                found = self._look(index)
-                if found is not None and found.uuid == gpu:
-                    return found
+        with self._lock:
+            known = self._known.get(gpu)
+        found = None if known is None else self._look(known.index)
+        if found is not None and found.uuid == gpu:
+            return found
         found = next((g for g in self.gpus() if g.uuid == gpu), None)
         if found is None:
             raise GpuFault(FaultKind.NOT_FOUND, "nvmlDeviceGetHandleByUUID", gpu)
@@ -102,6 +114,13 @@ class NvmlHardware:
         # A change that only waits for a reset is revoked too: otherwise the next reboot would make it.
         if _mig_modes(gpu, handle) == [wanted, wanted]:
             return
+        if _needs_reset(handle):
+            with self._unheard():
+                self._change_mode(gpu, handle, wanted)
+        else:
+            self._change_mode(gpu, handle, wanted)
+
+    def _change_mode(self, gpu: str, handle: Any, wanted: int) -> None:
         status = _call("nvmlDeviceSetMigMode", gpu, nvml.nvmlDeviceSetMigMode, handle, wanted)
         if status:
             raise GpuFault(_KINDS.get(status, FaultKind.OTHER), "nvmlDeviceSetMigMode (activation)", gpu, status)
@@ -120,10 +139,10 @@ class NvmlHardware:
             create = nvml.nvmlDeviceCreateGpuInstanceWithPlacement
             name = "nvmlDeviceCreateGpuInstanceWithPlacement"
             instance = _call(name, gpu, create, handle, piece.profile.profile_id, ctypes.byref(place))
-        if not list(_compute_instances(gpu, instance)):
-            profile = _full_compute_profile(gpu, instance)
+        profiles = _full_size(_compute_profiles(gpu, instance))
+        if not list(_compute_instances(gpu, instance, profiles)):
             create = nvml.nvmlGpuInstanceCreateComputeInstance
-            _call("nvmlGpuInstanceCreateComputeInstance", gpu, create, instance, profile)
+            _call("nvmlGpuInstanceCreateComputeInstance", gpu, create, instance, profiles[0].id)
         return _seen_slice(gpu, instance, piece)
 
     def join(self, gpu: str, piece: Slice) -> None:
@@ -133,7 +152,7 @@ class NvmlHardware:
         instance = self._instance(gpu, handle, piece)
         if instance is None:
             return
-        for compute in list(_compute_instances(gpu, instance)):
+        for compute in list(_compute_instances(gpu, instance, _compute_profiles(gpu, instance))):
             _call("nvmlComputeInstanceDestroy", gpu, nvml.nvmlComputeInstanceDestroy, compute)
         _call("nvmlGpuInstanceDestroy", gpu, nvml.nvmlGpuInstanceDestroy, instance)
 
@@ -155,17 +174,17 @@ class NvmlHardware:
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         """What happened since the first call. A GPU that is lost is heard again when it has come back.
 
-        Raises GpuFault NOT_SUPPORTED where the driver reports no events, UNAVAILABLE once the door is closed.
+        Empty at once when the door is closed. Raises GpuFault NOT_SUPPORTED where the driver reports no events.
         """
         self._ready()
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
+            with self._turn:
+                pass  # whoever waits to stop the hearing goes first: alone, that lock would be taken again at once
             with self._hearing:
-                if self._closed:
-                    raise GpuFault(FaultKind.UNAVAILABLE, "nvmlEventSetWait after close")
-                found = self._hear(min(left, _WAIT_SECONDS))
-            if found or time.monotonic() >= deadline:
+                found = () if self._closed else self._hear(min(left, _WAIT_SECONDS))
+            if found or self._closed or time.monotonic() >= deadline:
                 return found
 
     def close(self) -> None:
@@ -212,8 +231,8 @@ class NvmlHardware:
     def _listening(self) -> Any:
         """The event set; GPUs that can be read and are not in it yet are added."""
         if self._events is None:
+            self._look_at_all()
             self._events = _call("nvmlEventSetCreate", "", nvml.nvmlEventSetCreate)
-            self.gpus()
         with self._lock:
             healthy = {g.uuid for g in self._known.values() if g.index not in self._unread}
         for gpu in sorted(healthy - self._heard):
@@ -234,39 +253,74 @@ class NvmlHardware:
             except nvml.NVMLError as error:
                 log.debug("nvmlEventSetFree: %s", error)
 
+    @contextmanager
+    def _unheard(self) -> Iterator[None]:
+        """Nobody hears events meanwhile: an event set is a client of the GPU too, and forbids its reset."""
+        with self._turn, self._hearing:
+            heard = self._events is not None
+            self._unlisten()
+            try:
+                yield
+            finally:
+                if heard:
+                    with suppress(GpuFault):  # then the next one to hear finds out
+                        self._listening()
+
+    def _reopen(self, session: int) -> None:
+        """A session does not outlive its driver: open a new one, unless another thread has done so already."""
+        with self._turn, self._hearing:
+            if self._session != session or self._closed:
+                return
+            self._unlisten()
+            with suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+            self._forget()
+            _initialize()
+            self._session += 1
+            log.warning("the driver had gone away; NVML is initialized again")
+
+    def _look_at_all(self) -> tuple[SeenGpu, ...]:
+        """Every GPU of this session, and those of before that it does not list any more."""
+        count = _call("nvmlDeviceGetCount", "", nvml.nvmlDeviceGetCount)
+        seen = [gpu for index in range(count) if (gpu := self._look(index)) is not None]
+        there = {g.uuid for g in seen}
+        with self._lock:
+            gone = [g for g in self._known.values() if g.uuid not in there]
+        return tuple(sorted((*seen, *(_faulty(g, FaultKind.LOST) for g in gone)), key=lambda g: (g.index, g.uuid)))
+
     def _look(self, index: int) -> SeenGpu | None:
         """The GPU at this index; as last known, with the fault, when it cannot be read now."""
         try:
             seen = self._read(index)
         except GpuFault as fault:
-            self._note_unread(index, fault)
-            known = self._known.get(index)
-            return None if known is None else replace(known, mig=False, slices=(), fault=fault.kind.value)
+            known = self._note_unread(index, fault)
+            return None if known is None else _faulty(known, fault.kind)
         with self._lock:
-            self._known[index] = seen
+            self._known[seen.uuid] = seen
             self._unread.pop(index, None)
         return seen
 
-    def _note_unread(self, index: int, fault: GpuFault) -> None:
-        """Said once per fault: a GPU that was never read has no UUID and shows nowhere else."""
+    def _note_unread(self, index: int, fault: GpuFault) -> SeenGpu | None:
+        """The GPU as last known there. Said once per fault: one that was never read has no UUID to show it by."""
         with self._lock:
             said = self._unread.get(index) == str(fault)
             self._unread[index] = str(fault)
-            known = self._known.get(index)
+            known = next((g for g in self._known.values() if g.index == index), None)
             if known is not None:
                 self._heard.discard(known.uuid)
         if not said:
             log.warning("GPU %d cannot be read: %s", index, fault)
+        return known
 
     def _read(self, index: int) -> SeenGpu:
-        handle = _call("nvmlDeviceGetHandleByIndex", str(index), nvml.nvmlDeviceGetHandleByIndex, index)
+        handle = _handle_at(index)
         uuid = _call("nvmlDeviceGetUUID", str(index), nvml.nvmlDeviceGetUUID, handle)
         with self._lock:
             self._handles[uuid] = handle
         name = _call("nvmlDeviceGetName", uuid, nvml.nvmlDeviceGetName, handle)
         bus_id = _call("nvmlDeviceGetPciInfo", uuid, nvml.nvmlDeviceGetPciInfo, handle).busId
         mig = bool(_mig_modes(uuid, handle)[0])
-        model = self._model(uuid, handle, name)
+        model = self._model(uuid, handle, name, mig)
         return SeenGpu(
             uuid=uuid,
             index=index,
@@ -279,18 +333,23 @@ class NvmlHardware:
             numa=_numa_node(bus_id),
         )
 
-    def _model(self, uuid: str, handle: Any, name: str) -> GpuModel:
-        """Read once per GPU and MIG session: profile tables are constant for as long as the mode is."""
+    def _model(self, uuid: str, handle: Any, name: str, mig: bool) -> GpuModel:
+        """Read once per GPU and MIG mode: profile tables are constant for as long as the mode is.
+
+        Some drivers tell them only while the mode is on (field 199 is 0): until then such a GPU cannot be cut.
+        """
         with self._lock:
-            known = self._models.get(uuid)
+            known = self._models.get((uuid, mig))
         if known is not None:
             return known
         memory = _call("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlDeviceGetMemoryInfo, handle)
         profiles = tuple(_profiles(uuid, handle))
         axis = max((p.starts[-1] + p.size for p in profiles), default=0)
         model = GpuModel(model_key(name), int(memory.total) // 2**20, axis, profiles, _needs_reset(handle))
+        if not profiles and _knows_mig(handle):
+            log.warning("GPU %s tells its MIG profiles only in MIG mode: switch it on once (nvidia-smi -mig 1)", uuid)
         with self._lock:
-            self._models[uuid] = model
+            self._models[uuid, mig] = model
         return model
 
     def _handle(self, gpu: str) -> Any:
@@ -311,8 +370,9 @@ class NvmlHardware:
     def _knows(self, gpu: str, piece: Slice) -> bool:
         """Whether this GPU has that very profile: another model's may have the same id and mean another size."""
         with self._lock:
-            model = self._models.get(gpu)
-        own = (model or self.read(gpu).model).profile(piece.profile.name)
+            known = self._known.get(gpu)
+        own = None if known is None else known.model.profile(piece.profile.name)
+        own = own or self.read(gpu).model.profile(piece.profile.name)
         wanted = piece.profile
         return own is not None and (own.profile_id, own.size) == (wanted.profile_id, wanted.size)
 
@@ -322,6 +382,19 @@ class NvmlHardware:
             if info.placement.start == piece.start:
                 return instance
         return None
+
+
+def _initialize() -> None:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        cure = _CURES.get(error.value, "nvidia-smi says more")
+        raise GpuFault(FaultKind.UNAVAILABLE, f"nvmlInit ({error}; {cure})", code=error.value) from error
+
+
+def _faulty(known: SeenGpu, kind: FaultKind) -> SeenGpu:
+    """What is left to say of a GPU that cannot be read now."""
+    return replace(known, mig=False, slices=(), fault=kind.value)
 
 
 def model_key(name: str) -> str:
@@ -340,6 +413,16 @@ def _fault(name: str, gpu: str, error: Any) -> GpuFault:
     return GpuFault(_KINDS.get(error.value, FaultKind.OTHER), name, gpu, error.value)
 
 
+def _handle_at(index: int) -> Any:
+    try:
+        return _call("nvmlDeviceGetHandleByIndex", str(index), nvml.nvmlDeviceGetHandleByIndex, index)
+    except GpuFault as fault:
+        if fault.code != nvml.NVML_ERROR_INVALID_ARGUMENT:
+            raise
+        # There are fewer GPUs than there were.
+        raise GpuFault(FaultKind.LOST, fault.call, str(index), fault.code) from fault
+
+
 def _mig_modes(gpu: str, handle: Any) -> list[int]:
     """The mode now, and the one after the next reset. Off on a GPU that knows no MIG."""
     try:
@@ -348,6 +431,14 @@ def _mig_modes(gpu: str, handle: Any) -> list[int]:
         if fault.kind is FaultKind.NOT_SUPPORTED:
             return [0, 0]
         raise
+
+
+def _knows_mig(handle: Any) -> bool:
+    try:
+        nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        return False
+    return True
 
 
 def _address(handle: Any) -> int | None:
@@ -423,31 +514,33 @@ def _gpu_instances(gpu: str, handle: Any, profile: MigProfile) -> Iterator[tuple
         yield instance, _call("nvmlGpuInstanceGetInfo", gpu, nvml.nvmlGpuInstanceGetInfo, instance)
 
 
-def _compute_profiles(gpu: str, instance: Any) -> Iterator[Any]:
+def _compute_profiles(gpu: str, instance: Any) -> list[Any]:
+    """Never empty: the smallest one is known to every instance, so without any the instance is gone."""
+    found: list[Any] = []
     for index in range(256):
         try:
-            yield nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0, version=2)
+            found.append(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0, version=2))
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
                 continue
-            if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:
-                return
+            if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT and found:
+                break
             raise _fault("nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu, error) from error
+    return found
 
 
-def _full_compute_profile(gpu: str, instance: Any) -> int:
-    """The compute profile that takes the whole instance: most slices, then most multiprocessors.
+def _full_size(profiles: list[Any]) -> list[Any]:
+    """Those that take the whole instance: most slices, then most multiprocessors; the driver's first one first.
 
-    A 1g with double memory has two of one slice on Hopper, and only the larger one is all of it.
+    A 1g with double memory has two of one slice on Hopper, and only the larger one is all of it. A whole GPU may have
+    two that are equal but for what they are optimized for.
     """
-    profiles = list(_compute_profiles(gpu, instance))
-    if not profiles:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu)
-    return int(max(profiles, key=lambda p: (p.sliceCount, p.multiprocessorCount)).id)
+    full = max(((p.sliceCount, p.multiprocessorCount) for p in profiles), default=None)
+    return [p for p in profiles if (p.sliceCount, p.multiprocessorCount) == full]
 
 
-def _compute_instances(gpu: str, instance: Any) -> Iterator[Any]:
-    for profile in _compute_profiles(gpu, instance):
+def _compute_instances(gpu: str, instance: Any, profiles: list[Any]) -> Iterator[Any]:
+    for profile in profiles:
         limit = max(1, profile.instanceCount)
         count = ctypes.c_uint(limit)
         found = (nvml.c_nvmlComputeInstance_t * limit)()
@@ -474,8 +567,9 @@ def _slices_now(gpu: str, handle: Any, model: GpuModel) -> Iterator[SeenSlice]:
 
 
 def _seen_slice(gpu: str, instance: Any, piece: Slice) -> SeenSlice:
+    """Half made while no compute instance takes all of it: one that somebody divided is not the slice we promise."""
     gi = _call("nvmlGpuInstanceGetInfo", gpu, nvml.nvmlGpuInstanceGetInfo, instance).id
-    for compute in _compute_instances(gpu, instance):
+    for compute in _compute_instances(gpu, instance, _full_size(_compute_profiles(gpu, instance))):
         info = _call("nvmlComputeInstanceGetInfo", gpu, nvml.nvmlComputeInstanceGetInfo, compute)
         # The MIG device's handle comes with it: looking it up by UUID takes some drivers seconds.
         uuid = _call("nvmlDeviceGetUUID", gpu, nvml.nvmlDeviceGetUUID, info.device)

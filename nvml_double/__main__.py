@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from nvml_double.control import DoubleError, Machine, build, model_keys
+from nvml_double.layout import GPUS
 
 BUILD_DIR = Path("build/nvml-double")
 
@@ -101,10 +102,16 @@ def _create(args: argparse.Namespace) -> None:
 
 
 def _models(texts: list[str]) -> list[str]:
+    """`2xh100-80gb` is two of them. Raises DoubleError before it would list more than a machine can have."""
     models: list[str] = []
     for text in texts:
-        match = re.fullmatch(r"(?:(\d+)x)?(.+)", text.strip())
-        models += [match[2]] * int(match[1] or 1) if match else []
+        match = re.fullmatch(r"(?:(\d{1,9})x)?(.+)", text.strip())
+        if match is None:
+            raise DoubleError(f"{text!r}: expected a GPU model, or a number of them such as 2xh100-80gb")
+        count = int(match[1] or 1)
+        if not 1 <= count <= GPUS:
+            raise DoubleError(f"{text}: a machine has 1 to {GPUS} GPUs")
+        models += [match[2]] * count
     return models
 
 

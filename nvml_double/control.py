@@ -16,6 +16,7 @@ from nvml_double.models import BUSY_CELSIUS, IDLE_CELSIUS, IDLE_MW, NO_ID, fill,
 __all__ = ["DoubleError", "Machine", "build", "compiler", "model_keys"]
 
 XID_EVENT = 0x8
+_LONGEST_SECONDS = 86_400
 
 
 class Machine:
@@ -29,6 +30,7 @@ class Machine:
     @classmethod
     def create(cls, path: Path, models: Sequence[str], seed: int = 0) -> "Machine":
         """GPUs of these models, such as `h100-80gb`; the same seed gives the same UUIDs. Raises DoubleError."""
+        _check_number("seed", seed, 0)
         if not 1 <= len(models) <= layout.GPUS:
             raise DoubleError(f"{len(models)} GPUs: a machine has 1 to {layout.GPUS}")
         state = State(magic=layout.MAGIC, version=layout.VERSION, size=ctypes.sizeof(State), gpu_count=len(models))
@@ -86,9 +88,11 @@ class Machine:
         self, gpu: int, pid: int, memory_mib: int = 100, gi: int | None = None, ci: int | None = None
     ) -> None:
         """Outside MIG without `gi`; in a GPU instance its compute instance 0 unless told otherwise."""
-        if pid < 1 or memory_mib < 0 or (ci is not None and gi is None):
-            raise DoubleError("a process has a positive pid, no negative memory, and --ci only with its --gi")
+        _check_number("a pid", pid, 1)
+        if ci is not None and gi is None:
+            raise DoubleError("--ci goes with its --gi: a compute instance is in a GPU instance")
         with self._gpu(gpu) as raw:
+            _check_number("MiB of a process on this GPU", memory_mib, 0, raw.memory_bytes // 2**20)
             _check_instance(raw, gpu, gi, 0 if ci is None else ci)
             vacant = next((p for p in raw.processes if not p.used), None)
             if vacant is None:
@@ -120,8 +124,7 @@ class Machine:
 
     def xid(self, gpu: int, code: int, gi: int | None = None) -> None:
         """Reported to every client that listens; without `gi` it may concern the whole GPU."""
-        if code < 0:
-            raise DoubleError(f"XID {code}: expected a positive number")
+        _check_number("an XID", code, 0)
         with self._state() as state:
             if not 0 <= gpu < state.gpu_count:
                 raise DoubleError(f"no GPU {gpu}: this machine has {state.gpu_count}")
@@ -145,8 +148,10 @@ class Machine:
             near = difflib.get_close_matches(call, calls(), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise DoubleError(f"the double has no call {call!r}: give its C name{hint}")
-        if times < 1 or (hang is not None and hang < 0) or (fail is not None and fail < 1):
-            raise DoubleError("times and an error code are at least 1, and a hang takes no negative time")
+        _check_number("times", times, 1)
+        _check_number("an error code", 1 if fail is None else fail, 1)
+        if hang is not None and not 0 <= hang <= _LONGEST_SECONDS:
+            raise DoubleError(f"a hang of {hang} s: expected a number of seconds, 0 to {_LONGEST_SECONDS}")
         kind = layout.FAIL if fail is not None else layout.HANG if hang is not None else 0
         kind = kind or (layout.KILL_BEFORE if kill == "before" else layout.KILL_AFTER)
         with self._state() as state:
@@ -234,6 +239,11 @@ class Machine:
                 file.seek(0)
                 file.write(bytes(state))
                 file.flush()
+
+
+def _check_number(what: str, value: int, least: int, most: int = 2**31 - 1) -> None:
+    if not least <= value <= most:
+        raise DoubleError(f"{what}: {value} is not between {least} and {most}")
 
 
 def _check_instance(raw: Gpu, gpu: int, gi: int | None, ci: int | None) -> None:

@@ -72,6 +72,13 @@ void forget_events(void) {
     memset(sets, 0, sizeof sets);
 }
 
+int listened(const struct Gpu *gpu) {
+    for (unsigned i = 0; i < EVENT_SETS; i++)
+        if (sets[i].number && sets[i].gpus >> index_of(gpu) & 1u)
+            return 1;
+    return 0;
+}
+
 EXPORT Return nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     return open_session("nvmlInitWithFlags");

@@ -42,6 +42,8 @@ void give(void);
 Return open_session(const char *call);
 Return close_session(const char *call);
 int foreign_session(void);
+/* Whether an event set of this process listens to the GPU. */
+int listened(const struct Gpu *gpu);
 void forget_events(void);
 
 /* Handles are numbers in a pointer's clothes: kind, GPU, GPU instance, compute instance. */

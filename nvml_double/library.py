@@ -32,9 +32,12 @@ def build(directory: Path) -> Path:
     for name in (*SOURCES, "double.h"):
         digest.update((HERE / name).read_bytes())
     place = directory / digest.hexdigest()[:16]
-    if not (place / LIBRARY).exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        _compile(found, directory, place)
+    try:
+        if not (place / LIBRARY).exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            _compile(found, directory, place)
+    except OSError as error:
+        raise DoubleError(f"cannot build in {directory}: {error.strerror}") from error
     return place / LIBRARY
 
 

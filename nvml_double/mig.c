@@ -68,15 +68,15 @@ EXPORT Return nvmlDeviceGetMigMode(Handle device, unsigned *current, unsigned *p
     RETURN(SUCCESS);
 }
 
-/* The activation status. Ampere resets the GPU for this: any other client forbids it and leaves the change pending
-   ("in pending enable state: In use by another client"), and in a virtual machine the reset is not ours to do. From
-   Hopper on only work on the GPU forbids it. */
+/* The activation status. Ampere resets the GPU for this: any other client forbids it, an event set of the caller too, and
+   leaves the change pending ("in pending enable state: In use by another client"), and in a virtual machine the reset is
+   not ours to do. From Hopper on only work on the GPU forbids it. */
 static Return activate(struct Gpu *gpu, unsigned mode) {
     int busy = any_process(gpu, NO_ID);
     if (!gpu->needs_reset && busy)
         return IN_USE;
     gpu->mig_pending = mode;
-    if (gpu->needs_reset && (busy || foreign_session()))
+    if (gpu->needs_reset && (busy || foreign_session() || listened(gpu)))
         return IN_USE;
     if (gpu->needs_reset && gpu->passthrough)
         return RESET_REQUIRED;

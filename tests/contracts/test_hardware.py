@@ -340,9 +340,8 @@ def test_closing_waits_for_the_thread_that_hears(rig: Rig) -> None:
 
     def hear() -> None:
         started.set()
-        with pytest.raises(GpuFault) if isinstance(rig, NvmlRig) else pytest.MonkeyPatch.context():
-            rig.hardware.events(0.1 if isinstance(rig, PythonRig) else 30.0)
-        ended.set()
+        if rig.hardware.events(60.0) == rig.hardware.events(60.0) == ():
+            ended.set()
 
     thread = threading.Thread(target=hear, daemon=True)
     thread.start()

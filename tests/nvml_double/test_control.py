@@ -19,11 +19,18 @@ from nvml_double.library import calls
         (lambda m: m.set(1, busy=0.5), "no GPU 1: this machine has 1"),
         (lambda m: m.xid(7, 79), "no GPU 7: this machine has 1"),
         (lambda m: m.xid(0, 79, gi=3), "no GPU instance 3"),
-        (lambda m: m.add_process(0, 0), "positive pid"),
+        (lambda m: m.add_process(0, 0), "a pid: 0 is not between 1 and"),
+        (lambda m: m.add_process(0, 2**32), "a pid"),
+        (lambda m: m.add_process(0, 4711, 81560), "between 0 and 81559"),
+        (lambda m: m.add_process(0, 4711, ci=0), "goes with its --gi"),
+        (lambda m: m.xid(0, -1), "an XID"),
+        (lambda m: m.fault("nvmlDeviceGetName", fail=2**32), "an error code"),
         (lambda m: m.add_process(0, 4711, gi=3), "no GPU instance 3"),
         (lambda m: m.fault("nvmlDeviceGetNam", fail=3), "did you mean nvmlDeviceGetName"),
-        (lambda m: m.fault("nvmlDeviceGetName", fail=3, times=0), "at least 1"),
+        (lambda m: m.fault("nvmlDeviceGetName", fail=3, times=0), "times: 0 is not"),
         (lambda m: m.fault("nvmlDeviceGetName", fail=3, hang=1.0), "one of"),
+        (lambda m: m.fault("nvmlDeviceGetName", hang=float("nan")), "number of seconds"),
+        (lambda m: m.set(0, busy=float("nan")), "0 to 100"),
     ],
 )
 def test_what_no_gpu_could_show_is_refused_in_words(tmp_path: Path, act, says: str) -> None:
@@ -37,6 +44,27 @@ def test_what_no_gpu_could_show_is_refused_in_words(tmp_path: Path, act, says: s
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["create", "--state", str(tmp_path / "none" / "gpus"), "h100"]) == 1
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gpus", "says"),
+    [
+        ("0xh100", "1 to 16"),
+        ("999999999xh100", "1 to 16"),
+        ("9" * 30 + "xh100", "no GPU model"),
+        (" ", "expected a GPU"),
+    ],
+)
+def test_numbers_of_gpus_that_no_machine_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: str, says: str
+) -> None:
+    assert main(["create", "--state", str(tmp_path / "gpus"), gpus]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_a_folder_where_nothing_can_be_built_is_named(double: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "/dev/null/library"]) == 1
+    assert "cannot build in /dev/null/library" in capsys.readouterr().err
 
 
 def test_the_same_seed_gives_the_same_uuids(tmp_path: Path) -> None:

@@ -133,6 +133,17 @@ def test_ampere_needs_a_reset_that_another_session_forbids(machine) -> None:
     assert nvml.nvmlDeviceSetMigMode(gpu(), 1) == nvml.NVML_SUCCESS
 
 
+def test_ampere_needs_a_reset_that_an_own_event_set_forbids(machine) -> None:
+    machine("a100-40gb", "h100-80gb")
+    events = nvml.nvmlEventSetCreate()
+    for index in range(2):
+        nvml.nvmlDeviceRegisterEvents(gpu(index), nvml.nvmlEventTypeXidCriticalError, events)
+    assert nvml.nvmlDeviceSetMigMode(gpu(0), 1) == nvml.NVML_ERROR_IN_USE
+    assert nvml.nvmlDeviceSetMigMode(gpu(1), 1) == nvml.NVML_SUCCESS  # from Hopper on there is no reset
+    nvml.nvmlEventSetFree(events)
+    assert nvml.nvmlDeviceSetMigMode(gpu(0), 1) == nvml.NVML_SUCCESS
+
+
 def test_in_a_virtual_machine_ampere_waits_for_a_reboot(machine) -> None:
     double: Machine = machine("a100-40gb")
     double.set(0, passthrough=True)

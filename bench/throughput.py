@@ -106,6 +106,7 @@ def measure(client: Client, schedulers: dict[str, int]) -> None:
         "plain_spread": spread(plain),
         "ratio_spread": spread(ratios),
         "cpus": os.cpu_count(),
+        "bars": "ratio >= 0.9",
         "quick": QUICK,
     }
     report("throughput", figures, peers, conditions, figures["ratio"] >= BAR_RATIO)

@@ -12,13 +12,26 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gpu import catalogue
-from gpu.hardware import FaultKind, GpuFault, GpuProcess, HardwareEvent, Reading, SeenGpu, SeenSlice
+from gpu.hardware import (
+    Checkup,
+    Driver,
+    Engines,
+    FaultKind,
+    GpuFault,
+    GpuProcess,
+    HardwareEvent,
+    Product,
+    Reading,
+    SeenGpu,
+    SeenSlice,
+    Topology,
+)
 from gpu.layout import Slice, canonical, openings, parse_slice
 from gpu.profiles import GpuModel
 
@@ -122,6 +135,27 @@ class FakeHardware:
             if raw["mig"]:
                 raise GpuFault(FaultKind.NOT_SUPPORTED, "activity", gpu)
             return Reading(raw["busy"], raw["memory_busy"], raw["memory_used_mib"], "double")
+
+    def driver(self) -> Driver:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "driver")
+
+    def product(self, gpu: str) -> Product:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "product", gpu)
+
+    def engines(self, gpu: str) -> Mapping[int, Engines]:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "engines", gpu)
+
+    def checkup(self, gpu: str) -> Checkup:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "checkup", gpu)
+
+    def topology(self) -> Topology:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "topology")
+
+    def set_exclusive(self, gpu: str, on: bool) -> None:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "set_exclusive", gpu)
+
+    def limit_memory(self, gpu: str, cgroup: str, limit_mib: int) -> None:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "limit_memory", gpu)
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         deadline = time.monotonic() + timeout_seconds

@@ -5,8 +5,9 @@ Every act compares first and may be repeated: cutting a slice that is already th
 joining one that is gone does nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from gpu.layout import Layout, Slice, canonical
@@ -98,6 +99,99 @@ class HardwareEvent:
     gi: int | None
 
 
+class Ancestor(IntEnum):
+    """The nearest thing two GPUs have in common on PCIe (NVML's numbers): the smaller, the nearer."""
+
+    BOARD = 0
+    SWITCH = 10
+    SWITCHES = 20
+    HOST_BRIDGE = 30
+    NUMA_NODE = 40
+    SYSTEM = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How two GPUs reach each other. `nvlinks` counts the NVLinks between them: direct ones, or those that both have
+    into an NVSwitch fabric (the smaller number). `p2p`: the driver lets them read each other's memory."""
+
+    nvlinks: int
+    ancestor: Ancestor
+    p2p: bool
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Links by pair of UUIDs, smaller UUID first. A pair that could not be asked about is missing."""
+
+    links: Mapping[tuple[str, str], Link]
+
+    def between(self, a: str, b: str) -> Link | None:
+        return self.links.get((a, b) if a < b else (b, a))
+
+
+class Recovery(StrEnum):
+    """What the driver says must be done before the GPU works again (NVML field 230)."""
+
+    NONE = "none"
+    GPU_RESET = "a reset of the GPU"
+    NODE_REBOOT = "a reboot of the node"
+    DRAIN_P2P = "a drain of its peer traffic"
+    DRAIN_AND_RESET = "a drain and a reset of the GPU"
+    RECOVER_IMEX = "a recovery of the IMEX domain"
+    BUS_RESET = "a reset of the bus"
+    SYSTEM_REBOOT = "a reboot of the system"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """Signs of a worn or broken GPU. What the GPU does not support is None, and no sign of anything.
+
+    `uncorrectable` counts memory errors since the driver was loaded.
+    """
+
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    uncorrectable: int | None = None
+    recovery: Recovery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a GPU is, beyond its MIG tables. `compute` is CUDA's compute capability; `display` that a display may be
+    driven (compute mode otherwise); `fabric` is `<cluster uuid>.<clique>` in a multi-node NVLink domain, else ""."""
+
+    architecture: str
+    compute: tuple[int, int]
+    memory_mib: int
+    display: bool = False
+    fabric: str = ""
+    mig_capable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The parts of one slice, as nvmlDeviceGetAttributes has them."""
+
+    memory_mib: int
+    multiprocessors: int
+    gi_slices: int
+    ci_slices: int
+    copy: int
+    decoder: int
+    encoder: int
+    jpeg: int
+    ofa: int
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Versions: of the driver (`570.86.15`) and of the CUDA it brings (major, minor)."""
+
+    version: str
+    cuda: tuple[int, int]
+
+
 class Hardware(Protocol):
     """Raises GpuFault from every method; `gpus` never raises for one bad GPU but marks it with `fault`."""
 
@@ -122,6 +216,27 @@ class Hardware(Protocol):
 
     def activity(self, gpu: str) -> Reading:
         """NOT_SUPPORTED where the driver cannot measure (NVML utilisation in MIG mode)."""
+
+    def driver(self) -> Driver: ...
+
+    def product(self, gpu: str) -> Product: ...
+
+    def engines(self, gpu: str) -> Mapping[int, Engines]:
+        """Of every complete slice, by its GPU instance id; empty outside MIG mode."""
+
+    def checkup(self, gpu: str) -> Checkup: ...
+
+    def topology(self) -> Topology:
+        """How the GPUs reach each other. Never raises for one bad GPU: its pairs are missing."""
+
+    def set_exclusive(self, gpu: str, on: bool) -> None:
+        """Compute mode EXCLUSIVE_PROCESS (as MPS wants it) or DEFAULT. Already so: does nothing."""
+
+    def limit_memory(self, gpu: str, cgroup: str, limit_mib: int) -> None:
+        """The driver's own ceiling for the processes of a cgroup (its path below the cgroup file system, absolute).
+
+        NOT_SUPPORTED on drivers older than R615 and on GPUs in MIG mode.
+        """
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         """What happened since the last call; empty after the time-out, and at once when the door is closed."""

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,20 @@ from typing import Any
 
 import pynvml as nvml
 
-from gpu.hardware import FaultKind, GpuFault, GpuProcess, HardwareEvent, Reading, SeenGpu, SeenSlice
+from gpu.hardware import (
+    Checkup,
+    Driver,
+    Engines,
+    FaultKind,
+    GpuFault,
+    GpuProcess,
+    HardwareEvent,
+    Product,
+    Reading,
+    SeenGpu,
+    SeenSlice,
+    Topology,
+)
 from gpu.layout import Slice
 from gpu.profiles import GpuModel, MigProfile
 
@@ -170,6 +183,27 @@ class NvmlHardware:
         handle = self._handle(gpu)
         rates = _call("nvmlDeviceGetUtilizationRates", gpu, nvml.nvmlDeviceGetUtilizationRates, handle)
         return Reading(rates.gpu / 100, rates.memory / 100, _memory_used(gpu, handle) // 2**20, SOURCE)
+
+    def driver(self) -> Driver:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "driver")
+
+    def product(self, gpu: str) -> Product:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "product", gpu)
+
+    def engines(self, gpu: str) -> Mapping[int, Engines]:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "engines", gpu)
+
+    def checkup(self, gpu: str) -> Checkup:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "checkup", gpu)
+
+    def topology(self) -> Topology:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "topology")
+
+    def set_exclusive(self, gpu: str, on: bool) -> None:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "set_exclusive", gpu)
+
+    def limit_memory(self, gpu: str, cgroup: str, limit_mib: int) -> None:
+        raise GpuFault(FaultKind.NOT_SUPPORTED, "limit_memory", gpu)
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         """What happened since the first call. A GPU that is lost is heard again when it has come back.

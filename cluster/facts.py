@@ -140,7 +140,7 @@ def _share_out(share: Share) -> dict[str, Any]:
 def _share_in(raw: Mapping[str, Any], gpu: Gpu) -> Share:
     piece: Slice | None = parse_slice(raw["slice"], gpu.model) if "slice" in raw else None
     units = raw.get("units", 0)
-    if not isinstance(units, int) or units < 0 or (piece and units):
+    if not isinstance(units, int) or units < 0:
         raise ValueError(f"units {units!r} make no sense")
     return Share(gpu.uuid, piece, units)
 

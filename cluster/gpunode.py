@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cluster import names
 from gpu.layout import Layout, canonical, parse_slice
-from gpu.node import Activity, Gpu, Mode, NodeGpus, Placement
+from gpu.node import Activity, Gpu, Mode, NodeGpus, Placement, SoldAs
 from gpu.profiles import GpuModel, MigProfile
 from gpu.recut import Phase, Recut, Shape, Wanted
 
@@ -68,9 +68,14 @@ def inventory(gpus: Iterable[Gpu], details: Mapping[str, Mapping[str, Any]]) -> 
     gpus = tuple(gpus)
     return {
         "models": {m.key: _model_out(m) for m in {g.model for g in gpus}},
-        "gpus": {g.uuid: {**_slices_out(g), **details.get(g.uuid, {}), **_gpu_out(g)} for g in gpus},
+        "gpus": {g.uuid: _with_details(g, details.get(g.uuid, {})) for g in gpus},
         "summary": summary(gpus),
     }
+
+
+def _with_details(gpu: Gpu, details: Mapping[str, Any]) -> dict[str, Any]:
+    slices = {piece: {**facts, **details.get("slices", {}).get(piece, {})} for piece, facts in _slices_out(gpu).items()}
+    return {**details, "slices": slices, **_gpu_out(gpu)}
 
 
 def summary(gpus: Iterable[Gpu]) -> dict[str, Any]:
@@ -200,7 +205,14 @@ def _gpu_in(uuid: str, raw: Object, models: Mapping[str, GpuModel]) -> Gpu:
         layout=layout,
         units=int(raw.get("units", 0)),
         healthy=bool(raw.get("healthy", False)),
+        sold=SoldAs(raw.get("sold", SoldAs.OWN)),
+        sick=frozenset(parse_slice(t, model) for t, s in (raw.get("slices") or {}).items() if not _well(s)),
+        fixed=bool(raw.get("fixed", False)),
     )
+
+
+def _well(piece: Any) -> bool:
+    return bool((piece or {}).get("healthy", True))
 
 
 def _gpu_out(gpu: Gpu) -> dict[str, Any]:
@@ -210,11 +222,14 @@ def _gpu_out(gpu: Gpu) -> dict[str, Any]:
         "mode": gpu.mode.value,
         "units": gpu.units,
         "healthy": gpu.healthy,
+        # What is as usual is left out: most GPUs are sold under their own name, and nothing fixes what they are.
+        **({"sold": gpu.sold.value} if gpu.sold is not SoldAs.OWN else {}),
+        **({"fixed": True} if gpu.fixed else {}),
     }
 
 
 def _slices_out(gpu: Gpu) -> dict[str, Any]:
-    return {"slices": {str(piece): {} for piece in gpu.layout}}
+    return {str(piece): {"healthy": False} if piece in gpu.sick else {} for piece in gpu.layout}
 
 
 @lru_cache(maxsize=256)

@@ -6,82 +6,28 @@ Nothing here is stored anywhere; the books are folded from Kubernetes objects ea
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 
 from gpu.layout import Layout, Slice, occupied, openings
 from gpu.profiles import GpuModel, MigProfile
-
-
-class Mode(StrEnum):
-    """The one kind of resource a GPU is advertised under at a time."""
-
-    WHOLE = "whole"
-    SHARED = "shared"
-    SLICED = "sliced"
-
-
-class Stage(StrEnum):
-    PROMISED = "promised"
-    CLAIMED = "claimed"
-
-
-@dataclass(frozen=True, slots=True)
-class PodRef:
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """Measured share of time (0 to 1) in which a GPU was busy; `at` in seconds since the epoch."""
-
-    busy: float
-    at: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one pod holds on one GPU: all of it, one slice, or a number of time-sliced units."""
-
-    gpu: str
-    slice: Slice | None = None
-    units: int = 0
-
-    @property
-    def mode(self) -> Mode:
-        if self.slice is not None:
-            return Mode.SLICED
-        return Mode.SHARED if self.units else Mode.WHOLE
-
-    def __str__(self) -> str:
-        what = str(self.slice) if self.slice else f"{self.units} units" if self.units else "whole"
-        return f"{what} of {self.gpu}"
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The shares a pod gets on one node. `at` orders promises; seconds since the epoch."""
-
-    pod: PodRef
-    node: str
-    shares: tuple[Share, ...]
-    stage: Stage = Stage.PROMISED
-    at: float = 0.0
+from gpu.share import NOTHING, Use, plus
+from gpu.share import Activity as Activity
+from gpu.share import Mode as Mode
+from gpu.share import Placement as Placement
+from gpu.share import PodRef as PodRef
+from gpu.share import Share as Share
+from gpu.share import SoldAs as SoldAs
+from gpu.share import Stage as Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU as the books see it.
 
-    `units` is how many time-sliced units it is advertised as while shared. `held` are slices closed to new
-    pods because a plan will remove them; `closed` closes the whole GPU (its mode will change, or another
-    owner is at work on it).
+    `units` is how many units it is advertised as while shared, or each of its slices when slices are shared. `held`
+    are slices closed to new pods because a plan will remove them, `sick` those that are unhealthy; `closed` closes the
+    whole GPU (its mode will change, or another owner is at work on it). `fixed`: a configuration file decides what it
+    is, so it is never re-cut.
     """
 
     uuid: str
@@ -94,34 +40,18 @@ class Gpu:
     closed: bool = False
     healthy: bool = True
     activity: Activity | None = None
+    sold: SoldAs = SoldAs.OWN
+    sick: frozenset[Slice] = frozenset()
+    fixed: bool = False
+
+    @property
+    def asked_as(self) -> Mode | None:
+        """What a pod must ask for to get a device of this GPU; None when no scheduler of ours can place it there."""
+        return {SoldAs.OWN: self.mode, SoldAs.WHOLE: Mode.WHOLE, SoldAs.OTHER: None}[self.sold]
 
     @property
     def takes_pods(self) -> bool:
         return self.healthy and not self.closed
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What is taken of one GPU."""
-
-    whole: int = 0
-    slices: frozenset[Slice] = frozenset()
-    units: int = 0
-
-    @property
-    def idle(self) -> bool:
-        return not (self.whole or self.slices or self.units)
-
-    def only(self, mode: Mode) -> bool:
-        """Nothing is taken that belongs to another mode: such leftovers close the GPU until they are gone."""
-        return not (
-            (self.whole and mode is not Mode.WHOLE)
-            or (self.slices and mode is not Mode.SLICED)
-            or (self.units and mode is not Mode.SHARED)
-        )
-
-
-NOTHING = Use()
 
 
 @dataclass(frozen=True)
@@ -146,7 +76,7 @@ class NodeGpus:
         uses: dict[str, Use] = {}
         for placement in self.seats:
             for share in placement.shares:
-                uses[share.gpu] = _plus(uses.get(share.gpu, NOTHING), share)
+                uses[share.gpu] = plus(uses.get(share.gpu, NOTHING), share)
         return uses
 
     def use(self, gpu: Gpu) -> Use:
@@ -168,7 +98,16 @@ class NodeGpus:
         A slice on whose place somebody holds one that is gone by now is not free either.
         """
         taken = occupied(self.use(gpu).slices)
-        return tuple(s for s in gpu.layout if not s.mask & taken and s not in gpu.held)
+        return tuple(s for s in gpu.layout if not s.mask & taken and s not in gpu.held and s not in gpu.sick)
+
+    def free_parts(self, gpu: Gpu) -> dict[Slice, int]:
+        """Free units of each shared slice that is open to new pods; empty where slices are not shared."""
+        if gpu.mode is not Mode.SLICED or not gpu.units:
+            return {}
+        use = self.use(gpu)
+        gone = occupied(use.slices - frozenset(gpu.layout))
+        pieces = (s for s in gpu.layout if not s.mask & gone and s not in gpu.held and s not in gpu.sick)
+        return {s: free for s in pieces if (free := gpu.units - use.parts_of(s)) > 0}
 
     def free_units(self, gpu: Gpu) -> int:
         return max(0, gpu.units - self.use(gpu).units) if gpu.mode is Mode.SHARED else 0
@@ -182,8 +121,10 @@ class NodeGpus:
         gpu = self.by_uuid.get(share.gpu)
         if gpu is None or not gpu.takes_pods or gpu.mode is not share.mode or not self.use(gpu).only(gpu.mode):
             return False
+        if share.slice is not None and gpu.units:
+            return 0 < share.units <= self.free_parts(gpu).get(share.slice, 0)
         if share.slice is not None:
-            return share.slice in self.free_slices(gpu)
+            return share.slice in self.free_slices(gpu) and not share.units
         return share.units <= self.free_units(gpu) if share.units else self.use(gpu).idle
 
     def placement_of(self, uid: str) -> Placement | None:
@@ -229,14 +170,6 @@ def _fullness(gpu: Gpu, use: Use) -> float:
     return min(1.0, sum(s.profile.size for s in use.slices) / max(1, gpu.model.axis))
 
 
-def _plus(use: Use, share: Share) -> Use:
-    if share.slice is not None:
-        return Use(use.whole, use.slices | {share.slice}, use.units)
-    if share.units:
-        return Use(use.whole, use.slices, use.units + share.units)
-    return Use(use.whole + 1, use.slices, use.units)
-
-
 def _seated(node: NodeGpus) -> tuple[Placement, ...]:
     """Claims stand. Promises follow in the order they were made; one that collides moves to an equal free place.
 
@@ -247,12 +180,12 @@ def _seated(node: NodeGpus) -> tuple[Placement, ...]:
     uses: dict[str, Use] = {}
     for placement in seated:
         for share in placement.shares:
-            uses[share.gpu] = _plus(uses.get(share.gpu, NOTHING), share)
+            uses[share.gpu] = plus(uses.get(share.gpu, NOTHING), share)
     for placement in sorted((p for p in node.placements if p.stage is Stage.PROMISED), key=lambda p: (p.at, p.pod.uid)):
         shares = []
         for share in placement.shares:
             seat = _seat(node, uses, share)
-            uses[seat.gpu] = _plus(uses.get(seat.gpu, NOTHING), seat)
+            uses[seat.gpu] = plus(uses.get(seat.gpu, NOTHING), seat)
             shares.append(seat)
         seated.append(replace(placement, shares=tuple(shares)))
     return tuple(seated)
@@ -269,6 +202,8 @@ def _fits(node: NodeGpus, uses: dict[str, Use], share: Share) -> bool:
     if gpu is None or gpu.mode is not share.mode:
         return False
     use = uses.get(share.gpu, NOTHING)
+    if share.slice is not None and share.units:
+        return share.slice in gpu.layout and use.parts_of(share.slice) + share.units <= gpu.units
     if share.slice is not None:
         return share.slice in gpu.layout and share.slice not in use.slices
     return use.units + share.units <= gpu.units if share.units else not use.whole
@@ -283,4 +218,4 @@ def _equal_places(node: NodeGpus, share: Share) -> Iterable[Share]:
             continue
         for piece in gpu.layout:
             if piece.profile.name == share.slice.profile.name:
-                yield Share(gpu.uuid, piece)
+                yield Share(gpu.uuid, piece, share.units)

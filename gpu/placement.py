@@ -4,11 +4,11 @@ A fit names exact shares. A refusal is an answer, not an exception: its reason i
 pod's event, the metric's label and the planner alike. Never changes anything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gpu.node import Mode, NodeGpus, Placement, PodRef, Share, Stage
+from gpu.node import Gpu, Mode, NodeGpus, Placement, PodRef, Share, SoldAs, Stage
 from gpu.scoring import Scoring, score
 
 
@@ -131,9 +131,17 @@ def _hopeless(node: NodeGpus, wants: tuple[Want, ...]) -> Refusal | None:
     if not any(g.healthy for g in node.gpus):
         return Refusal(Reason.UNHEALTHY)
     whole = sum(w.amount for w in wants if w.mode is Mode.WHOLE)
-    if whole > len(node.gpus):
-        return Refusal(Reason.TOO_MANY_GPUS, f"{whole} asked, {len(node.gpus)} here")
+    there = sum(_sold_as_whole(g) for g in node.gpus)
+    if whole > there:
+        return Refusal(Reason.TOO_MANY_GPUS, f"{whole} asked, {there} here")
     return next((r for w in wants if (r := _never(node, w))), None)
+
+
+def _sold_as_whole(gpu: Gpu) -> int:
+    """How many `nvidia.com/gpu` this GPU is or could become: one, unless its units or slices carry that name."""
+    if gpu.sold is not SoldAs.WHOLE:
+        return 1
+    return gpu.units if gpu.mode is Mode.SHARED else len(gpu.layout) * max(1, gpu.units)
 
 
 def _never(node: NodeGpus, want: Want) -> Refusal | None:
@@ -151,36 +159,49 @@ def _seat_want(
         ((score(node, node.by_uuid[s.gpu], s, scoring), s) for s in _candidates(node, want, shares)),
         key=lambda c: (-c[0], node.by_uuid[c[1].gpu].index, c[1].slice.start if c[1].slice else 0),
     )
-    needed = 1 if want.mode is Mode.SHARED else want.amount
-    if len(ranked) < needed:
+    # Units come in one share, all on one GPU; everything else in as many shares as are asked for.
+    pieces = [c for c in ranked if not c[1].units]
+    if len(pieces) >= want.amount:
+        chosen = pieces[: want.amount]
+        return tuple(s for _, s in chosen), sum(p for p, _ in chosen) / want.amount
+    together = [c for c in ranked if c[1].units]
+    if not together:
         return _refusal(node, want)
-    if want.mode is Mode.SHARED:
-        ranked = [c for c in ranked if not _collides(node, pod, c[1], scoring)]
-        if not ranked:
-            return Refusal(Reason.IN_FLIGHT)
-    chosen = ranked[:needed]
-    return tuple(s for _, s in chosen), sum(p for p, _ in chosen) / needed
+    best = next((c for c in together if not _collides(node, pod, c[1], scoring)), None)
+    return Refusal(Reason.IN_FLIGHT) if best is None else ((best[1],), best[0])
 
 
 def _candidates(node: NodeGpus, want: Want, shares: tuple[Share, ...]) -> Iterator[Share]:
     for gpu in node.gpus:
-        if not gpu.takes_pods or gpu.mode is not want.mode or not node.use(gpu).only(gpu.mode):
+        if not gpu.takes_pods or gpu.asked_as is not want.mode or not node.use(gpu).only(gpu.mode):
             continue
         mine = [s for s in shares if s.gpu == gpu.uuid]
-        if want.mode is Mode.SHARED:
+        if gpu.mode is Mode.SHARED:
             if node.free_units(gpu) - sum(s.units for s in mine) >= want.amount:
                 yield Share(gpu.uuid, units=want.amount)
-        elif want.mode is Mode.SLICED:
-            for piece in node.free_slices(gpu):
-                if piece.profile.name == want.profile and all(s.slice != piece for s in mine):
-                    yield Share(gpu.uuid, piece)
+        elif gpu.mode is Mode.SLICED:
+            yield from _slices(node, gpu, want, mine)
         elif not node.use(gpu).whole and not mine:
             yield Share(gpu.uuid)
 
 
+def _slices(node: NodeGpus, gpu: Gpu, want: Want, mine: Sequence[Share]) -> Iterator[Share]:
+    """Free slices of the profile (of any, where slices are sold as whole GPUs), or so many units of a shared one."""
+    named = want.mode is Mode.SLICED
+    for piece, free in node.free_parts(gpu).items():
+        taken = sum(s.units for s in mine if s.slice == piece)
+        if (piece.profile.name == want.profile or not named) and free - taken >= want.amount:
+            yield Share(gpu.uuid, piece, want.amount)
+    if gpu.units:
+        return
+    for piece in node.free_slices(gpu):
+        if (piece.profile.name == want.profile or not named) and all(s.slice != piece for s in mine):
+            yield Share(gpu.uuid, piece)
+
+
 def _refusal(node: NodeGpus, want: Want) -> Refusal:
     usable = [g for g in node.gpus if g.healthy]
-    if any(g.closed and g.mode is want.mode for g in usable) or (
+    if any(g.closed and g.asked_as is want.mode for g in usable) or (
         want.mode is Mode.SLICED and any(s.profile.name == want.profile for g in usable for s in g.held)
     ):
         return Refusal(Reason.HELD)
@@ -188,7 +209,7 @@ def _refusal(node: NodeGpus, want: Want) -> Refusal:
         return Refusal(Reason.NO_WHOLE_FREE)
     if want.mode is Mode.SLICED:
         return Refusal(Reason.NO_SLICE_FREE, want.profile)
-    shared = [g for g in usable if g.mode is Mode.SHARED]
+    shared = [g for g in usable if g.asked_as is Mode.SHARED]
     if not shared:
         return Refusal(Reason.NO_SHARED_GPU)
     if want.amount > max(g.units for g in shared):
@@ -197,12 +218,12 @@ def _refusal(node: NodeGpus, want: Want) -> Refusal:
 
 
 def _collides(node: NodeGpus, pod: PodRef, share: Share, scoring: Scoring) -> bool:
-    """Another promise in flight for other units on another GPU: the kubelet could mix the two up.
+    """Another promise in flight for other units on another GPU or slice: the kubelet could mix the two up.
 
     It hands out devices without saying for which pod, so two such promises never travel together.
     """
     return any(
-        other.units and other.gpu != share.gpu and other.units != share.units
+        other.units and (other.gpu, other.slice) != (share.gpu, share.slice) and other.units != share.units
         for promise in in_flight(node, pod, scoring)
         for other in promise.shares
     )

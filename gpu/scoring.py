@@ -85,9 +85,9 @@ def good_until(node: NodeGpus, scoring: Scoring) -> float:
 def _rise(node: NodeGpus, gpu: Gpu, share: Share) -> float:
     """How much of the GPU's usefulness is lost beyond what the share itself takes, between 0 and 1."""
     use = node.use(gpu)
-    if share.units:
-        return _rise_of_units(use.units, share.units, gpu.units)
-    return _rise_of_slice(use.slices, share.slice, gpu.model) if share.slice is not None else 0.0
+    if share.slice is not None:
+        return _rise_of_slice(use.slices, share.slice, gpu.model)
+    return _rise_of_units(use.units, share.units, gpu.units) if share.units else 0.0
 
 
 @lru_cache(maxsize=16384)

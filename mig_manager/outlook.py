@@ -82,7 +82,7 @@ def _orders(node: NodeGpus, known: NodeFacts | None) -> Iterator[tuple[Gpu, Want
 def _sort(gpu: Gpu, wanted: Wanted | None, recut: Recut | None, cooldown_seconds: float, now: float) -> str:
     if under_way(wanted, recut):
         return "under_way"
-    if not gpu.takes_pods or gpu.held:
+    if not gpu.takes_pods or gpu.held or gpu.fixed:
         return "closed"
     if recut is not None and recut.phase is Phase.DONE and now - recut.since < rest_seconds(recut, cooldown_seconds):
         return "resting"

@@ -71,7 +71,7 @@ class Terms:
 def standing(node: NodeGpus, gpu: Gpu, *, movable: bool) -> Standing | None:
     """None for a GPU that has nothing to give: closed, unhealthy, or used as a whole."""
     use = node.use(gpu)
-    if not gpu.takes_pods or use.whole or not use.only(gpu.mode):
+    if not gpu.takes_pods or gpu.fixed or use.whole or not use.only(gpu.mode):
         return None
     layout = gpu.layout if gpu.mode is Mode.SLICED else ()
     pinned = canonical(use.slices & frozenset(layout))

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from cluster import names
-from gpu.layout import Layout, canonical, parse_slice
-from gpu.node import Activity, Gpu, Mode, NodeGpus, Placement, SoldAs
+from gpu.layout import Layout, Slice, canonical, parse_slice
+from gpu.node import Activity, Gpu, Mode, NodeGpus, Placement, SoldAs, Terms
 from gpu.profiles import GpuModel, MigProfile
 from gpu.recut import Phase, Recut, Shape, Wanted
 
@@ -196,7 +196,8 @@ def _activity_in(raw: Object) -> Activity:
 
 def _gpu_in(uuid: str, raw: Object, models: Mapping[str, GpuModel]) -> Gpu:
     model = models[raw["model"]]
-    layout: Layout = canonical(parse_slice(text, model) for text in (raw.get("slices") or {}))
+    slices = raw.get("slices") or {}
+    layout: Layout = canonical(parse_slice(text, model) for text in slices)
     return Gpu(
         uuid=uuid,
         index=int(raw.get("index", 0)),
@@ -206,13 +207,15 @@ def _gpu_in(uuid: str, raw: Object, models: Mapping[str, GpuModel]) -> Gpu:
         units=int(raw.get("units", 0)),
         healthy=bool(raw.get("healthy", False)),
         sold=SoldAs(raw.get("sold", SoldAs.OWN)),
-        sick=frozenset(parse_slice(t, model) for t, s in (raw.get("slices") or {}).items() if not _well(s)),
+        terms=tuple(t for t in (_terms_in(text, s, model) for text, s in slices.items()) if t != Terms(t.slice)),
+        sick=frozenset(parse_slice(text, model) for text, s in slices.items() if not (s or {}).get("healthy", True)),
         fixed=bool(raw.get("fixed", False)),
     )
 
 
-def _well(piece: Any) -> bool:
-    return bool((piece or {}).get("healthy", True))
+def _terms_in(text: str, raw: Any, model: GpuModel) -> Terms:
+    facts = raw or {}
+    return Terms(parse_slice(text, model), int(facts.get("units", 0)), SoldAs(facts.get("sold", SoldAs.OWN)))
 
 
 def _gpu_out(gpu: Gpu) -> dict[str, Any]:
@@ -229,7 +232,16 @@ def _gpu_out(gpu: Gpu) -> dict[str, Any]:
 
 
 def _slices_out(gpu: Gpu) -> dict[str, Any]:
-    return {str(piece): {"healthy": False} if piece in gpu.sick else {} for piece in gpu.layout}
+    return {str(piece): _slice_out(gpu, piece) for piece in gpu.layout}
+
+
+def _slice_out(gpu: Gpu, piece: Slice) -> dict[str, Any]:
+    terms = gpu.terms_of(piece)
+    return {
+        **({"healthy": False} if piece in gpu.sick else {}),
+        **({"units": terms.units} if terms.units else {}),
+        **({"sold": terms.sold.value} if terms.sold is not SoldAs.OWN else {}),
+    }
 
 
 @lru_cache(maxsize=256)

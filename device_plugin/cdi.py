@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from device_plugin.allocate import CDI_KIND
+from device_plugin.delivery import CDI_KIND
 from device_plugin.devices import NodeGpu
 from gpu.hardware import SeenSlice
 from gpu.node import Mode
@@ -75,6 +75,11 @@ def renew(directory: Path, gpus: Iterable[NodeGpu], dev_root: str) -> None:
     for stale in (*directory.glob(f"{PREFIX}*.json"), *directory.glob(f"{UNFINISHED}*")):
         if stale.name not in offered:
             stale.unlink(missing_ok=True)
+
+
+def device_nodes(gpu: NodeGpu, name: str) -> tuple[str, ...]:
+    """The device nodes of the device with this CDI name, relative to the root of devices."""
+    return (*CONTROL, *next((paths for known, paths in _named(gpu) if known == name), ()))
 
 
 def _named(gpu: NodeGpu) -> list[tuple[str, Sequence[str]]]:

@@ -4,7 +4,7 @@ Pure. Two equal pods that swapped slices are put right here; a device nobody can
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster import facts, names
@@ -35,8 +35,10 @@ class Claim:
     shares: tuple[Share, ...]
 
 
-def ours(held: Iterable[Held]) -> tuple[Held, ...]:
-    return tuple(h for h in held if names.is_ours(h.resource) and h.ids)
+def ours(held: Iterable[Held], gpus: Iterable[NodeGpu]) -> tuple[Held, ...]:
+    """Entries of resources that this node offers, or that are named as ours usually are."""
+    offered = {g.resource(i) for g in gpus for i in g.shares}
+    return tuple(h for h in held if h.ids and (names.is_ours(h.resource) or h.resource in offered))
 
 
 def shares_of(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> dict[tuple[str, str], tuple[Share, ...]]:
@@ -45,23 +47,23 @@ def shares_of(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> dict[tuple[str, 
     The kubelet may list the devices of one container in several entries, down to one entry per device.
     """
     known = {i: s for g in gpus for i, s in g.shares.items()}
-    units: dict[tuple[str, str, str, str], set[str]] = {}
+    units: dict[tuple[str, str, str], dict[Share, set[str]]] = {}
     per_pod: dict[tuple[str, str], list[Share]] = {}
-    for entry in ours(held):
+    for entry in ours(held, gpus):
         mine = per_pod.setdefault((entry.namespace, entry.pod), [])
         for id_, share in ((i, known[i]) for i in entry.ids if i in known):
             if share.units:
-                units.setdefault((entry.namespace, entry.pod, entry.container, share.gpu), set()).add(id_)
+                here = units.setdefault((entry.namespace, entry.pod, entry.container), {})
+                here.setdefault(share, set()).add(id_)
             elif share not in mine:
                 # An init container hands its devices on, so one slice may be listed twice for one pod.
                 mine.append(share)
     counted: set[str] = set()
-    for (namespace, pod, _, gpu), ids in sorted(
-        units.items(), key=lambda entry: (entry[0][:2], -len(entry[1]), entry[0])
-    ):
+    groups = [(key, unit, ids) for key, mine in units.items() for unit, ids in mine.items()]
+    for (namespace, pod, _), unit, ids in sorted(groups, key=lambda g: (g[0][:2], -len(g[2]), g[0], str(g[1]))):
         # Units that an init container handed on are listed under both containers.
         if fresh := ids - counted:
-            per_pod[namespace, pod].append(Share(gpu, units=len(fresh)))
+            per_pod[namespace, pod].append(replace(unit, units=len(fresh)))
             counted |= fresh
     return {pod: tuple(shares) for pod, shares in per_pod.items()}
 
@@ -69,7 +71,7 @@ def shares_of(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> dict[tuple[str, 
 def unknown(held: Iterable[Held], gpus: Sequence[NodeGpu]) -> frozenset[str]:
     """Ids of ours that the kubelet has handed out and this node does not have."""
     known = {i for g in gpus for i in g.shares}
-    return frozenset(f"{i} ({h.namespace}/{h.pod})" for h in ours(held) for i in h.ids if i not in known)
+    return frozenset(f"{i} ({h.namespace}/{h.pod})" for h in ours(held, gpus) for i in h.ids if i not in known)
 
 
 def missing(held: Iterable[Held], pods: Iterable[Object], gpus: Sequence[NodeGpu]) -> tuple[Claim, ...]:

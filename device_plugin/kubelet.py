@@ -17,6 +17,7 @@ from inotify_simple import INotify, flags
 
 from cluster.clock import Clock
 from device_plugin import metrics
+from device_plugin.allocate import Terms
 from device_plugin.api import deviceplugin_pb2 as pb
 from device_plugin.api import deviceplugin_pb2_grpc as rpc
 from device_plugin.api import podresources_pb2, podresources_pb2_grpc
@@ -43,11 +44,13 @@ class Registrar:
         kubelet_dir: Path,
         state: NodeState,
         promises: Callable[[], tuple[Placement, ...]],
+        terms: Callable[[], Terms],
         on_allocated: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._directory = kubelet_dir / "device-plugins"
-        self._state, self._promises, self._on_allocated, self._clock = state, promises, on_allocated, clock
+        self._state, self._promises, self._terms = state, promises, terms
+        self._on_allocated, self._clock = on_allocated, clock
         self._plugins: dict[str, Plugin] = {}
         self._registered: dict[str, float] = {}
         self._wake_reader, self._wake_writer = os.pipe()
@@ -95,7 +98,9 @@ class Registrar:
         if old := self._plugins.pop(resource, None):
             old.stop()
         self._forget(resource)
-        plugin = Plugin(resource, self._state, self._promises, self._directory, self._on_allocated, self.wake)
+        plugin = Plugin(
+            resource, self._state, self._promises, self._terms, self._directory, self._on_allocated, self.wake
+        )
         plugin.start()
         self._plugins[resource] = plugin
         return plugin

@@ -17,6 +17,7 @@ from device_plugin import metrics
 from device_plugin.claims import Claim, Held, missing, unknown
 from device_plugin.devices import NodeGpu
 from device_plugin.state import NodeState
+from gpu.node import Mode
 
 log = logging.getLogger(__name__)
 
@@ -143,10 +144,16 @@ def _details(gpu: NodeGpu) -> Mapping[str, Any]:
     details: dict[str, Any] = {"name": seen.name, "minor": seen.minor, "busId": seen.bus_id}
     if seen.numa is not None:
         details["numa"] = seen.numa
+    if gpu.mode is not Mode.SLICED and gpu.plan is not None and gpu.plan.whole is not None:
+        details["resource"] = gpu.sold.resource
+    if gpu.mode is Mode.SHARED:
+        details["sharing"] = gpu.sold.strategy.value
     if gpu.problem:
         details["problem"] = gpu.problem
     details["slices"] = {
         str(s.slice): {k: v for k, v in (("uuid", s.uuid), ("gi", s.gi), ("ci", s.ci)) if v is not None}
         for s in gpu.slices
     }
+    for piece in gpu.slices if gpu.plan is not None else ():
+        details["slices"][str(piece.slice)]["resource"] = gpu.sold_slice(piece).resource
     return details

@@ -16,6 +16,7 @@ import grpc
 from device_plugin import allocate, metrics
 from device_plugin.api import deviceplugin_pb2 as pb
 from device_plugin.api import deviceplugin_pb2_grpc as rpc
+from device_plugin.delivery import Grant
 from device_plugin.devices import Device
 from device_plugin.state import NodeState
 from gpu.node import Placement
@@ -33,6 +34,7 @@ class Plugin(rpc.DevicePluginServicer):
         resource: str,
         state: NodeState,
         promises: Callable[[], tuple[Placement, ...]],
+        terms: Callable[[], allocate.Terms],
         directory: Path,
         on_allocated: Callable[[], None],
         on_gone: Callable[[], None],
@@ -41,7 +43,7 @@ class Plugin(rpc.DevicePluginServicer):
         # The process id makes the name unique: an old and a new instance never share a socket.
         self.endpoint = f"{SOCKET_PREFIX}{resource.replace('/', '_')}-{os.getpid()}.sock"
         self.socket = directory / self.endpoint
-        self._state, self._promises = state, promises
+        self._state, self._promises, self._terms = state, promises, terms
         self._on_allocated, self._on_gone = on_allocated, on_gone
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -114,10 +116,10 @@ class Plugin(rpc.DevicePluginServicer):
 
     def Allocate(self, request: Any, context: Any) -> pb.AllocateResponse:  # noqa: N802
         with metrics.allocate_seconds.time():
-            gpus = self._state.gpus()
+            gpus, terms = self._state.gpus(), self._terms()
             answers = []
             for asked in request.container_requests:
-                answer = allocate.grant(asked.devices_ids, gpus)
+                answer = allocate.grant(tuple(asked.devices_ids), gpus, terms)
                 if isinstance(answer, allocate.Denial):
                     metrics.allocations.labels(self.resource, "denied").inc()
                     log.warning("%s: denied %s: %s", self.resource, ", ".join(asked.devices_ids), answer.why)
@@ -139,8 +141,14 @@ def _device(device: Device) -> pb.Device:
     return pb.Device(ID=device.id, health=health, topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)]))
 
 
-def _answer(granted: allocate.Grant) -> pb.ContainerAllocateResponse:
-    return pb.ContainerAllocateResponse(envs=granted.env, cdi_devices=[pb.CDIDevice(name=n) for n in granted.cdi])
+def _answer(granted: Grant) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=granted.env,
+        mounts=[pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in granted.mounts],
+        devices=[pb.DeviceSpec(container_path=n.container, host_path=n.host, permissions="rw") for n in granted.nodes],
+        annotations=granted.annotations,
+        cdi_devices=[pb.CDIDevice(name=n) for n in granted.cdi],
+    )
 
 
 def _count(resource: str, offered: tuple[Device, ...]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from device_plugin import devices
 from device_plugin.devices import Device, NodeGpu
 from device_plugin.health import Health, on_read, on_xid
+from device_plugin.sale import Wish
 from gpu.hardware import HardwareEvent, SeenGpu
 from gpu.node import Gpu
 from gpu.recut import Shape
@@ -55,7 +56,7 @@ class NodeState:
         self,
         seen: tuple[SeenGpu, ...],
         remembered: Mapping[str, Gpu],
-        units: int,
+        wish: Wish,
         now: float,
         edits: Mapping[str, int],
     ) -> None:
@@ -72,7 +73,7 @@ class NodeState:
             looked = (*seen, *lost)
             for gpu in looked:
                 self._health[gpu.uuid] = on_read(self._health.get(gpu.uuid, Health()), gpu.fault, now)
-            fresh = {g.uuid: g for g in devices.assemble(looked, self._gpus, remembered, self._busy, units)}
+            fresh = {g.uuid: g for g in devices.assemble(looked, self._gpus, remembered, self._busy, wish)}
             late = {u: self._gpus[u] for u in self._gpus if self._edits.get(u, 0) != edits.get(u, 0)}
             self._put({u: self._with_health(g) for u, g in (fresh | late).items()})
 
@@ -89,6 +90,10 @@ class NodeState:
             self._busy = self._busy | {uuid} if busy else self._busy - {uuid}
             self._edits[uuid] = self._edits.get(uuid, 0) + 1
 
+    def is_recutting(self, uuid: str) -> bool:
+        with self._changed:
+            return uuid in self._busy
+
     def withhold(self, uuid: str, target: Shape) -> None:
         self._edit(uuid, lambda g: replace(g, withheld=g.lacking(target)))
 
@@ -99,9 +104,13 @@ class NodeState:
         """Offer the GPU as its re-cut has made it (see devices.shaped)."""
         self._edit(gpu.uuid, lambda g: replace(gpu, healthy=g.healthy, problem=g.problem))
 
-    def set_units(self, uuid: str, units: int) -> None:
-        """Offer the shared GPU as so many units, none withheld."""
-        self._edit(uuid, lambda g: replace(g, units=units, withheld=frozenset()))
+    def close(self, uuid: str) -> None:
+        """Withhold every id of this GPU."""
+        self._edit(uuid, lambda g: replace(g, withheld=frozenset(g.shares)))
+
+    def sell(self, uuid: str, wish: Wish) -> None:
+        """Offer the GPU as it is to be sold, nothing withheld."""
+        self._edit(uuid, lambda g: replace(devices.wanted(g, wish), withheld=frozenset()))
 
     def _edit(self, uuid: str, edit: Callable[[NodeGpu], NodeGpu]) -> None:
         with self._changed:

@@ -46,6 +46,6 @@ def goes(share: Share, gpu: NodeGpu, target: Shape) -> bool:
 def node_shows(node: Mapping[str, Any], lists: Mapping[str, Sequence[Device]]) -> bool:
     """Whether the Node's allocatable is what is advertised now."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    shown = {name: facts.quantity(n) for name, n in allocatable.items() if names.is_ours(name)}
+    shown = {name: facts.quantity(n) for name, n in allocatable.items() if names.is_ours(name) or name in lists}
     offered = {name: sum(d.healthy for d in devices) for name, devices in lists.items()}
     return all((shown.get(name) or 0) == offered.get(name, 0) for name in shown.keys() | offered.keys())

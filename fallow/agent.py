@@ -20,11 +20,13 @@ from cluster.clock import Clock, SystemClock
 from cluster.errors import ApiError
 from cluster.events import Events
 from cluster.watch import Watcher
+from device_plugin.allocate import Terms
 from device_plugin.kubelet import PodResources, Registrar
 from device_plugin.publish import Publisher
+from device_plugin.sale import Wish
+from device_plugin.sharing import Sharing
 from device_plugin.specs import Specs
 from device_plugin.state import NodeState
-from device_plugin.units import Units
 from fallow.hands import Hands, Parts
 from gpu.hardware import FaultKind, GpuFault, Hardware
 from gpu.node import Gpu, Placement, Stage
@@ -97,12 +99,14 @@ class Agent:
         self._events = Events(client, clock, "agent")
         self._state = NodeState()
         self._specs = Specs(args.cdi_dir, args.dev_root, self._state)
-        self._units_of_policy = Units(self._state)
+        self._sharing = Sharing(self._state)
         self._changed = threading.Event()
         self._allocated = threading.Event()
         self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
         self._resources = PodResources(args.kubelet_dir)
-        self._registrar = Registrar(args.kubelet_dir, self._state, self._promises, self._allocated.set, clock)
+        self._registrar = Registrar(
+            args.kubelet_dir, self._state, self._promises, self._terms, self._allocated.set, clock
+        )
         self._hands = Hands(
             Parts(
                 node=self._node,
@@ -183,7 +187,7 @@ class Agent:
         """Read the hardware again; follow the policy's units; publish what changed."""
         self._read({})
         if not self._policies.ready():
-            self._units_of_policy.follow(self._units(), self._resources.held, self._placements())
+            self._sharing.follow(self._wish(), self._resources.held, self._placements())
         self._specs.renew()
         self._publish()
         return ""
@@ -191,7 +195,7 @@ class Agent:
     def _read(self, remembered: Mapping[str, Gpu]) -> None:
         # Asked before the hardware: a re-cut that ends while it is being read must not be undone by what was read.
         edits = self._state.edits()
-        self._state.take(self._hardware.gpus(), remembered, self._units(), self._clock.now(), edits)
+        self._state.take(self._hardware.gpus(), remembered, self._wish(), self._clock.now(), edits)
 
     def _publish(self) -> None:
         """Soon, by the one thread that writes the inventory: nobody waits for the API server with a GPU in hand."""
@@ -255,6 +259,12 @@ class Agent:
 
     def _units(self) -> int:
         return self._policies.current.sharing.units_per_gpu
+
+    def _wish(self) -> Wish:
+        return Wish(self._units())
+
+    def _terms(self) -> Terms:
+        return Terms(dev_root=self._args.dev_root, exists=os.path.exists)
 
     def _unpublished(self) -> str:
         return "" if self._publisher.done else "the inventory has not been published yet"

@@ -21,13 +21,22 @@ from gpu.share import Stage as Stage
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """How one slice is sold, when not as usual: in `units` (0: to one pod at a time), and under whose name."""
+
+    slice: Slice
+    units: int = 0
+    sold: SoldAs = SoldAs.OWN
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU as the books see it.
 
-    `units` is how many units it is advertised as while shared, or each of its slices when slices are shared. `held`
-    are slices closed to new pods because a plan will remove them, `sick` those that are unhealthy; `closed` closes the
-    whole GPU (its mode will change, or another owner is at work on it). `fixed`: a configuration file decides what it
-    is, so it is never re-cut.
+    `units` is how many units it is advertised as while shared, `sold` under whose name it is while not sliced, and
+    `terms` how slices are sold that are not sold as usual. `held` are slices closed to new pods because a plan will
+    remove them, `sick` those that are unhealthy; `closed` closes the whole GPU (its mode will change, or another owner
+    is at work on it). `fixed`: a configuration file decides what it is, so it is never re-cut.
     """
 
     uuid: str
@@ -41,13 +50,17 @@ class Gpu:
     healthy: bool = True
     activity: Activity | None = None
     sold: SoldAs = SoldAs.OWN
+    terms: tuple[Terms, ...] = ()
     sick: frozenset[Slice] = frozenset()
     fixed: bool = False
 
     @property
     def asked_as(self) -> Mode | None:
-        """What a pod must ask for to get a device of this GPU; None when no scheduler of ours can place it there."""
+        """What a pod must ask for to get this GPU or units of it; None when only kube-scheduler can place it there."""
         return {SoldAs.OWN: self.mode, SoldAs.WHOLE: Mode.WHOLE, SoldAs.OTHER: None}[self.sold]
+
+    def terms_of(self, piece: Slice) -> Terms:
+        return next((t for t in self.terms if t.slice == piece), Terms(piece))
 
     @property
     def takes_pods(self) -> bool:
@@ -98,16 +111,16 @@ class NodeGpus:
         A slice on whose place somebody holds one that is gone by now is not free either.
         """
         taken = occupied(self.use(gpu).slices)
-        return tuple(s for s in gpu.layout if not s.mask & taken and s not in gpu.held and s not in gpu.sick)
+        return tuple(s for s in gpu.layout if not s.mask & taken and _open(gpu, s) and not gpu.terms_of(s).units)
 
     def free_parts(self, gpu: Gpu) -> dict[Slice, int]:
-        """Free units of each shared slice that is open to new pods; empty where slices are not shared."""
-        if gpu.mode is not Mode.SLICED or not gpu.units:
+        """Free units of each shared slice that is open to new pods and has any; empty where no slice is shared."""
+        if not gpu.terms:
             return {}
         use = self.use(gpu)
         gone = occupied(use.slices - frozenset(gpu.layout))
-        pieces = (s for s in gpu.layout if not s.mask & gone and s not in gpu.held and s not in gpu.sick)
-        return {s: free for s in pieces if (free := gpu.units - use.parts_of(s)) > 0}
+        pieces = (s for s in gpu.layout if not s.mask & gone and _open(gpu, s))
+        return {s: free for s in pieces if (free := gpu.terms_of(s).units - use.parts_of(s)) > 0}
 
     def free_units(self, gpu: Gpu) -> int:
         return max(0, gpu.units - self.use(gpu).units) if gpu.mode is Mode.SHARED else 0
@@ -121,10 +134,10 @@ class NodeGpus:
         gpu = self.by_uuid.get(share.gpu)
         if gpu is None or not gpu.takes_pods or gpu.mode is not share.mode or not self.use(gpu).only(gpu.mode):
             return False
-        if share.slice is not None and gpu.units:
-            return 0 < share.units <= self.free_parts(gpu).get(share.slice, 0)
+        if share.slice is not None and share.units:
+            return share.units <= self.free_parts(gpu).get(share.slice, 0)
         if share.slice is not None:
-            return share.slice in self.free_slices(gpu) and not share.units
+            return share.slice in self.free_slices(gpu)
         return share.units <= self.free_units(gpu) if share.units else self.use(gpu).idle
 
     def placement_of(self, uid: str) -> Placement | None:
@@ -160,6 +173,10 @@ class Snapshot:
 
     def with_node(self, node: NodeGpus) -> "Snapshot":
         return replace(self, nodes=tuple(node if n.name == node.name else n for n in self.nodes))
+
+
+def _open(gpu: Gpu, piece: Slice) -> bool:
+    return piece not in gpu.held and piece not in gpu.sick
 
 
 def _fullness(gpu: Gpu, use: Use) -> float:
@@ -203,7 +220,7 @@ def _fits(node: NodeGpus, uses: dict[str, Use], share: Share) -> bool:
         return False
     use = uses.get(share.gpu, NOTHING)
     if share.slice is not None and share.units:
-        return share.slice in gpu.layout and use.parts_of(share.slice) + share.units <= gpu.units
+        return share.slice in gpu.layout and use.parts_of(share.slice) + share.units <= gpu.terms_of(share.slice).units
     if share.slice is not None:
         return share.slice in gpu.layout and share.slice not in use.slices
     return use.units + share.units <= gpu.units if share.units else not use.whole

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from gpu.layout import Slice
 from gpu.node import Gpu, Mode, NodeGpus, Placement, PodRef, Share, SoldAs, Stage
 from gpu.scoring import Scoring, score
 
@@ -139,9 +140,10 @@ def _hopeless(node: NodeGpus, wants: tuple[Want, ...]) -> Refusal | None:
 
 def _sold_as_whole(gpu: Gpu) -> int:
     """How many `nvidia.com/gpu` this GPU is or could become: one, unless its units or slices carry that name."""
-    if gpu.sold is not SoldAs.WHOLE:
-        return 1
-    return gpu.units if gpu.mode is Mode.SHARED else len(gpu.layout) * max(1, gpu.units)
+    if gpu.mode is Mode.SHARED and gpu.sold is SoldAs.WHOLE:
+        return gpu.units
+    as_whole = [max(1, t.units) for t in gpu.terms if t.sold is SoldAs.WHOLE]
+    return sum(as_whole) if gpu.mode is Mode.SLICED and as_whole else 1
 
 
 def _never(node: NodeGpus, want: Want) -> Refusal | None:
@@ -173,30 +175,37 @@ def _seat_want(
 
 def _candidates(node: NodeGpus, want: Want, shares: tuple[Share, ...]) -> Iterator[Share]:
     for gpu in node.gpus:
-        if not gpu.takes_pods or gpu.asked_as is not want.mode or not node.use(gpu).only(gpu.mode):
+        if not gpu.takes_pods or not node.use(gpu).only(gpu.mode):
             continue
         mine = [s for s in shares if s.gpu == gpu.uuid]
-        if gpu.mode is Mode.SHARED:
+        if gpu.mode is Mode.SLICED:
+            yield from _slices(node, gpu, want, mine)
+        elif gpu.asked_as is not want.mode:
+            continue
+        elif gpu.mode is Mode.SHARED:
             if node.free_units(gpu) - sum(s.units for s in mine) >= want.amount:
                 yield Share(gpu.uuid, units=want.amount)
-        elif gpu.mode is Mode.SLICED:
-            yield from _slices(node, gpu, want, mine)
         elif not node.use(gpu).whole and not mine:
             yield Share(gpu.uuid)
 
 
 def _slices(node: NodeGpus, gpu: Gpu, want: Want, mine: Sequence[Share]) -> Iterator[Share]:
     """Free slices of the profile (of any, where slices are sold as whole GPUs), or so many units of a shared one."""
-    named = want.mode is Mode.SLICED
     for piece, free in node.free_parts(gpu).items():
         taken = sum(s.units for s in mine if s.slice == piece)
-        if (piece.profile.name == want.profile or not named) and free - taken >= want.amount:
+        if _answers(gpu, piece, want) and free - taken >= want.amount:
             yield Share(gpu.uuid, piece, want.amount)
-    if gpu.units:
-        return
     for piece in node.free_slices(gpu):
-        if (piece.profile.name == want.profile or not named) and all(s.slice != piece for s in mine):
+        if _answers(gpu, piece, want) and all(s.slice != piece for s in mine):
             yield Share(gpu.uuid, piece)
+
+
+def _answers(gpu: Gpu, piece: Slice, want: Want) -> bool:
+    """Whether this slice carries the resource name that is asked for."""
+    sold = gpu.terms_of(piece).sold if gpu.terms else SoldAs.OWN
+    if want.mode is Mode.WHOLE:
+        return sold is SoldAs.WHOLE
+    return want.mode is Mode.SLICED and sold is SoldAs.OWN and piece.profile.name == want.profile
 
 
 def _refusal(node: NodeGpus, want: Want) -> Refusal:

@@ -1,6 +1,7 @@
 """The node's state under several threads: what a re-cut has changed is not undone by an older look at the hardware."""
 
 from device_plugin.devices import shaped
+from device_plugin.sale import Wish
 from device_plugin.state import NodeState
 from gpu.hardware import HardwareEvent, SeenGpu, SeenSlice
 from gpu.node import Mode
@@ -15,7 +16,7 @@ CUT = SeenGpu("GPU-0", 0, 0, "", "", model(), mig=True, slices=(SeenSlice(PIECE,
 
 def state() -> NodeState:
     made = NodeState()
-    made.take((WHOLE, OTHER), {}, 20, 0.0, made.edits())
+    made.take((WHOLE, OTHER), {}, Wish(20), 0.0, made.edits())
     return made
 
 
@@ -33,9 +34,9 @@ def test_a_look_that_began_before_a_recut_ended_does_not_undo_it() -> None:
     assert gpu is not None
     made.reshape(shaped(gpu, CUT, Shape(Mode.SLICED, (PIECE,)), 20))
     made.recutting("GPU-0", busy=False)
-    made.take((WHOLE, OTHER), {}, 20, 1.0, before)  # what was read before the cut
+    made.take((WHOLE, OTHER), {}, Wish(20), 1.0, before)  # what was read before the cut
     assert shape(made) == Shape(Mode.SLICED, (PIECE,))
-    made.take((CUT, OTHER), {}, 20, 2.0, made.edits())
+    made.take((CUT, OTHER), {}, Wish(20), 2.0, made.edits())
     assert shape(made) == Shape(Mode.SLICED, (PIECE,))
 
 
@@ -44,7 +45,7 @@ def test_a_look_that_began_before_ids_were_withheld_does_not_offer_them_again() 
     before = made.edits()
     made.recutting("GPU-0", busy=True)
     made.withhold("GPU-0", Shape(Mode.SLICED, (PIECE,)))
-    made.take((CUT, OTHER), {}, 20, 1.0, before)
+    made.take((CUT, OTHER), {}, Wish(20), 1.0, before)
     ((devices),) = made.lists()[1].values()
     assert [d.id for d in devices] == ["GPU-1"]
 
@@ -52,7 +53,7 @@ def test_a_look_that_began_before_ids_were_withheld_does_not_offer_them_again() 
 def test_the_version_grows_only_when_the_kubelet_must_hear_of_it() -> None:
     made = state()
     version = made.version
-    made.take((WHOLE, OTHER), {}, 20, 1.0, made.edits())
+    made.take((WHOLE, OTHER), {}, Wish(20), 1.0, made.edits())
     assert made.version == version
     made.take_event(HardwareEvent("GPU-1", 31, None), 2.0)
     assert made.version == version
@@ -68,7 +69,7 @@ def test_an_event_that_names_no_gpu_concerns_them_all() -> None:
 
 def test_a_gpu_that_vanished_stays_unhealthy_in_the_list() -> None:
     made = state()
-    made.take((OTHER,), {}, 20, 1.0, made.edits())
+    made.take((OTHER,), {}, Wish(20), 1.0, made.edits())
     lost = made.gpu("GPU-0")
     assert lost is not None
     assert not lost.healthy

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import gpunode
-from gpu.node import Mode, SoldAs, Stage
+from gpu.node import SoldAs, Stage, Terms
 from gpu.placement import Fit, Reason, Refusal, place
 from gpu.scoring import Scoring
 from gpu.share import Share
@@ -14,6 +14,10 @@ from tests import builders as b
 
 AT = Scoring(now=1000.0)
 TWO = ("3g.40gb@0", "3g.40gb@4")
+
+
+def terms(units: int = 0, sold: SoldAs = SoldAs.OWN) -> tuple[Terms, ...]:
+    return tuple(Terms(piece, units, sold) for piece in b.layout(*TWO))
 
 
 def test_units_sold_as_whole_gpus_answer_the_whole_gpus_name_and_stay_on_one_gpu() -> None:
@@ -29,7 +33,7 @@ def test_units_sold_as_whole_gpus_answer_the_whole_gpus_name_and_stay_on_one_gpu
 
 
 def test_slices_sold_as_whole_gpus_are_handed_out_one_by_one() -> None:
-    node = b.node(b.gpu("GPU-0", *TWO, sold=SoldAs.WHOLE))
+    node = b.node(b.gpu("GPU-0", *TWO, terms=terms(sold=SoldAs.WHOLE)))
     answer = place(node, b.request(b.whole(2)), AT)
     assert isinstance(answer, Fit)
     assert {s.slice for s in answer.placement.shares} == set(node.gpus[0].layout)
@@ -47,13 +51,13 @@ def test_a_sick_slice_takes_nobody_and_its_neighbours_do() -> None:
     sick = frozenset(b.layout("3g.40gb@0"))
     node = b.node(b.gpu("GPU-0", *TWO, sick=sick))
     assert [str(s) for s in node.free_slices(node.gpus[0])] == ["3g.40gb@4"]
-    shared = b.node(b.gpu("GPU-0", *TWO, mode=Mode.SLICED, units=3, sick=sick))
+    shared = b.node(b.gpu("GPU-0", *TWO, terms=terms(3), sick=sick))
     assert [str(s) for s in shared.free_parts(shared.gpus[0])] == ["3g.40gb@4"]
 
 
 @given(st.lists(st.integers(1, 5), max_size=12))
 def test_units_of_shared_slices_are_never_promised_twice(sizes: list[int]) -> None:
-    node = b.node(b.gpu("GPU-0", *TWO, mode=Mode.SLICED, units=5))
+    node = b.node(b.gpu("GPU-0", *TWO, terms=terms(5)))
     for number, size in enumerate(sizes):
         answer = place(node, b.request(b.slices("3g.40gb", size), pod=f"p{number}"), AT)
         if isinstance(answer, Refusal):
@@ -71,7 +75,7 @@ def test_units_of_shared_slices_are_never_promised_twice(sizes: list[int]) -> No
 def test_how_a_gpu_is_sold_survives_the_api() -> None:
     gpus = (
         b.gpu("GPU-0", units=4, sold=SoldAs.WHOLE, fixed=True),
-        b.gpu("GPU-1", *TWO, sold=SoldAs.OTHER, sick=frozenset(b.layout("3g.40gb@4"))),
+        b.gpu("GPU-1", *TWO, terms=terms(2, SoldAs.OTHER)[1:], sick=frozenset(b.layout("3g.40gb@4"))),
         b.gpu("GPU-2"),
     )
     assert gpunode.read_gpunode(b.gpunode_object("n1", *gpus)).gpus == gpus

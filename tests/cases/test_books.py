@@ -11,7 +11,7 @@ from cluster import names
 from cluster.cache import Cache
 from cluster.clock import ManualClock
 from cluster.facts import read_request, write_shares
-from device_plugin.allocate import Grant, grant, prefer
+from device_plugin.allocate import Grant, Terms, grant, prefer
 from device_plugin.devices import NodeGpu
 from gpu.hardware import SeenGpu
 from gpu.layout import openings
@@ -195,7 +195,7 @@ def test_each_container_of_a_pod_gets_its_own_part_of_the_promise() -> None:
     for size in (2, 3):
         ids = prefer(free, (), size, names.SHARED, gpus, [stranger, promise])
         assert (len(ids), {i.partition("::")[0] for i in ids}) == (size, {"GPU-1"})
-        answer = grant(ids, gpus)
+        answer = grant(ids, gpus, Terms())
         assert isinstance(answer, Grant)
         assert answer.env == {"FALLOW_DEVICES": "GPU-1", "FALLOW_UNITS": f"{size}/20"}
 

@@ -7,13 +7,13 @@ patch of one GPU leaves the others alone. Reading tolerates rubbish: what cannot
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from cluster import names
+from cluster.models import model_in, model_out
 from gpu.layout import Layout, Slice, canonical, parse_slice
 from gpu.node import Activity, Gpu, Mode, NodeGpus, Placement, SoldAs, Terms
-from gpu.profiles import GpuModel, MigProfile
+from gpu.profiles import GpuModel
 from gpu.recut import Phase, Recut, Shape, Wanted
 
 Object = Mapping[str, Any]
@@ -41,7 +41,7 @@ def read_gpunode(obj: Object) -> NodeFacts:
     name = str((obj.get("metadata") or {}).get("name", ""))
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     reading = _Reading(f"gpunode {name}")
-    models = reading.each(status.get("models"), "status.models", lambda key, raw: _model_in(key, raw))
+    models = reading.each(status.get("models"), "status.models", lambda key, raw: model_in(key, raw))
     gpus = reading.each(status.get("gpus"), "status.gpus", lambda uuid, raw: _gpu_in(uuid, raw, models))
     recuts = reading.each(
         status.get("recuts"), "status.recuts", lambda uuid, raw: _recut_in(raw, gpus[uuid].model), known=gpus
@@ -67,7 +67,7 @@ def inventory(gpus: Iterable[Gpu], details: Mapping[str, Mapping[str, Any]]) -> 
     """
     gpus = tuple(gpus)
     return {
-        "models": {m.key: _model_out(m) for m in {g.model for g in gpus}},
+        "models": {m.key: model_out(m) for m in {g.model for g in gpus}},
         "gpus": {g.uuid: _with_details(g, details.get(g.uuid, {})) for g in gpus},
         "summary": summary(gpus),
     }
@@ -241,56 +241,6 @@ def _slice_out(gpu: Gpu, piece: Slice) -> dict[str, Any]:
         **({"healthy": False} if piece in gpu.sick else {}),
         **({"units": terms.units} if terms.units else {}),
         **({"sold": terms.sold.value} if terms.sold is not SoldAs.OWN else {}),
-    }
-
-
-@lru_cache(maxsize=256)
-def _one(model: GpuModel) -> GpuModel:
-    """The same object for equal tables: thousands of nodes carry a few models, and comparing these is then free."""
-    return model
-
-
-def _model_in(key: str, raw: Object) -> GpuModel:
-    model = GpuModel(
-        key=key,
-        memory_mib=int(raw["memoryMib"]),
-        axis=int(raw["axis"]),
-        profiles=tuple(_profile_in(p) for p in raw.get("profiles") or ()),
-        needs_reset=bool(raw.get("needsReset", False)),
-    )
-    return _one(model)
-
-
-def _model_out(model: GpuModel) -> dict[str, Any]:
-    return {
-        "memoryMib": model.memory_mib,
-        "axis": model.axis,
-        "needsReset": model.needs_reset,
-        "profiles": [_profile_out(p) for p in model.profiles],
-    }
-
-
-def _profile_in(raw: Object) -> MigProfile:
-    return MigProfile(
-        name=str(raw["name"]),
-        profile_id=int(raw["profileId"]),
-        size=int(raw["size"]),
-        compute=int(raw["compute"]),
-        memory_mib=int(raw["memoryMib"]),
-        starts=tuple(int(s) for s in raw["starts"]),
-        limit=int(raw["limit"]),
-    )
-
-
-def _profile_out(profile: MigProfile) -> dict[str, Any]:
-    return {
-        "name": profile.name,
-        "profileId": profile.profile_id,
-        "size": profile.size,
-        "compute": profile.compute,
-        "memoryMib": profile.memory_mib,
-        "starts": list(profile.starts),
-        "limit": profile.limit,
     }
 
 

@@ -35,6 +35,8 @@ RECUT_ROLLED_BACK = "RecutRolledBack"
 RECUT_STUCK = "RecutStuck"
 GPU_UNHEALTHY = "GpuUnhealthy"
 GPU_RECOVERED = "GpuRecovered"
+MEMORY_ABOVE_SHARE = "MemoryAboveShare"
+EVICTED_FOR_MEMORY = "EvictedForMemory"
 FACT_UNREADABLE = "FactUnreadable"
 
 _PROFILE = re.compile(r"^(?:\d+c\.)?\d+g\.\d+gb(?:[+-](?:me\.all|me|gfx))*$")

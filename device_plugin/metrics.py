@@ -22,3 +22,10 @@ unhealthy = Gauge("fallow_device_plugin_unhealthy_gpus", "GPUs that are not trus
 missing_nodes = Gauge(
     "fallow_device_plugin_missing_device_nodes", "Device nodes that containers should get and that are not there"
 )
+mps_daemons = Gauge("fallow_device_plugin_mps_daemons", "MPS control daemons that should run, by state", ["state"])
+mps_starts = Counter("fallow_device_plugin_mps_starts_total", "Starts of MPS control daemons")
+memory_offenders = Gauge(
+    "fallow_device_plugin_memory_offenders", "Pods that use more GPU memory than their units promise"
+)
+memory_excess = Gauge("fallow_device_plugin_memory_excess_bytes", "GPU memory used beyond what units promise")
+memory_actions = Counter("fallow_device_plugin_memory_actions_total", "Pods reported or evicted for it", ["action"])

@@ -14,9 +14,11 @@ from gpu.recut import Shape
 
 
 class NodeState:
-    """Values in, values out. `version` grows with every change that the kubelet must hear of."""
+    """Values in, values out. `version` grows with every change that the kubelet must hear of. `lack` says why a GPU
+    that is sound must not be given out all the same; it is asked under the lock and must only look something up."""
 
-    def __init__(self) -> None:
+    def __init__(self, lack: Callable[[NodeGpu], str] = lambda _: "") -> None:
+        self._lack = lack
         self._changed = threading.Condition()
         self._gpus: dict[str, NodeGpu] = {}
         self._health: dict[str, Health] = {}
@@ -75,14 +77,19 @@ class NodeState:
                 self._health[gpu.uuid] = on_read(self._health.get(gpu.uuid, Health()), gpu.fault, now)
             fresh = {g.uuid: g for g in devices.assemble(looked, self._gpus, remembered, self._busy, wish)}
             late = {u: self._gpus[u] for u in self._gpus if self._edits.get(u, 0) != edits.get(u, 0)}
-            self._put({u: self._with_health(g) for u, g in (fresh | late).items()})
+            self._put(fresh | late)
 
     def take_event(self, event: HardwareEvent, now: float) -> None:
         """An XID; one that names no GPU concerns them all."""
         with self._changed:
             for uuid in [event.gpu] if event.gpu in self._gpus else list(self._gpus):
                 self._health[uuid] = on_xid(self._health.get(uuid, Health()), event.code, now)
-            self._put({u: self._with_health(g) for u, g in self._gpus.items()})
+            self._put(self._gpus)
+
+    def renew(self) -> None:
+        """What the GPUs lack may have changed."""
+        with self._changed:
+            self._put(self._gpus)
 
     def recutting(self, uuid: str, *, busy: bool) -> None:
         """A GPU being re-cut keeps the shape it is advertised in until its re-cut says otherwise."""
@@ -102,7 +109,7 @@ class NodeState:
 
     def reshape(self, gpu: NodeGpu) -> None:
         """Offer the GPU as its re-cut has made it (see devices.shaped)."""
-        self._edit(gpu.uuid, lambda g: replace(gpu, healthy=g.healthy, problem=g.problem))
+        self._edit(gpu.uuid, lambda _: gpu)
 
     def close(self, uuid: str) -> None:
         """Withhold every id of this GPU."""
@@ -120,9 +127,11 @@ class NodeState:
 
     def _with_health(self, gpu: NodeGpu) -> NodeGpu:
         health = self._health.get(gpu.uuid, Health())
-        return replace(gpu, healthy=health.healthy, problem=health.problem)
+        problem = health.problem or self._lack(gpu)
+        return replace(gpu, healthy=health.healthy and not problem, problem=problem)
 
-    def _put(self, gpus: dict[str, NodeGpu]) -> None:
+    def _put(self, fresh: Mapping[str, NodeGpu]) -> None:
+        gpus = {u: self._with_health(g) for u, g in fresh.items()}
         before = devices.lists(self._gpus.values())
         changed = gpus != self._gpus
         self._gpus = gpus

@@ -4,7 +4,7 @@ Wiring: gathers facts and hands acts on. Whether somebody still uses what goes i
 kubelet and of the driver; whoever does not answer counts as a user.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cluster.cache import Cache
@@ -24,7 +24,8 @@ class Parts:
     """The parts of one node's agent.
 
     `held` asks the kubelet; `offer` writes the CDI spec of a GPU and then offers it (raises OSError); `publish` has the
-    inventory written soon, and `published` says whether it has been; `units` is the policy's number of units.
+    inventory written soon, and `published` says whether it has been; `units` is the policy's number of units;
+    `conditions` are what else the GpuNode is to say.
     """
 
     node: str
@@ -36,6 +37,7 @@ class Parts:
     publish: Callable[[], None]
     published: Callable[[], bool]
     units: Callable[[], int]
+    conditions: Callable[[], tuple[Mapping[str, str], ...]]
 
 
 class Hands:
@@ -91,6 +93,9 @@ class Hands:
             raise GpuFault(FaultKind.OTHER, f"writing the CDI spec ({error})", gpu) from error
         self._parts.state.recutting(gpu, busy=False)
         self._parts.publish()
+
+    def conditions(self) -> tuple[Mapping[str, str], ...]:
+        return self._parts.conditions()
 
     def _known(self, gpu: str) -> NodeGpu:
         known = self._parts.state.gpu(gpu)

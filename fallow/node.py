@@ -17,8 +17,12 @@ from cluster.clock import Clock
 from cluster.errors import ApiError
 from cluster.events import Events
 from cluster.watch import Watcher
+from device_plugin import mps
 from device_plugin.allocate import Terms
+from device_plugin.cgroups import Cgroups
+from device_plugin.daemons import Daemons
 from device_plugin.kubelet import PodResources, Registrar
+from device_plugin.memory import MemoryGuard, Office
 from device_plugin.publish import Publisher
 from device_plugin.sale import Wish
 from device_plugin.sharing import Sharing
@@ -52,13 +56,18 @@ class Agent:
         self._cache = Cache(clock)
         self._policies = Policies()
         self._events = Events(client, clock, "agent")
-        self._state = NodeState()
+        self._daemons = Daemons(
+            args.mps_root, args.mps_control, hardware.set_exclusive, clock, lambda: self._state.renew()
+        )
+        self._state = NodeState(self._daemons.lack)
         self._specs = Specs(args.cdi_dir, args.dev_root, self._state)
         self._sharing = Sharing(self._state)
         self._changed = threading.Event()
         self._allocated = threading.Event()
         self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
         self._resources = PodResources(args.kubelet_dir)
+        office = Office(self._node, client, self._cache, self._events, clock)
+        self._guard = MemoryGuard(office, hardware, Cgroups(), self._state.gpus, lambda: self._policies.current.sharing)
         self._registrar = Registrar(
             args.kubelet_dir, self._state, self._promises, self._terms, self._allocated.set, clock
         )
@@ -73,6 +82,7 @@ class Agent:
                 publish=self._publish,
                 published=self._publisher.shows,
                 units=self._units,
+                conditions=lambda: (self._guard.condition(),),
             )
         )
         self._loop = NodeLoop(self._node, client, self._cache, self._policies, self._hands, clock, self._events)
@@ -83,7 +93,11 @@ class Agent:
         health = process.HealthServer(self._args.metrics_address, ready).start()
         self._watch()
         self._start(stop)
-        every = (("recut", self._loop.tick, STEP_SECONDS), ("look", self._look, LOOK_SECONDS))
+        every = (
+            ("recut", self._loop.tick, STEP_SECONDS),
+            ("look", self._look, LOOK_SECONDS),
+            ("memory", self._guard.tick, LOOK_SECONDS),
+        )
         for name, tick, seconds in every:
             process.spawn(name, lambda n=name, t=tick, s=seconds: process.forever(n, t, s, self._clock, stop))  # type: ignore[misc]
         process.spawn(
@@ -143,6 +157,7 @@ class Agent:
         self._read({})
         if not self._policies.ready():
             self._sharing.follow(self._wish(), self._resources.held, self._placements())
+        self._daemons.follow(mps.wanted(self._state.gpus(), self._wish().plan.refuse_more_than_one))
         self._specs.renew()
         self._publish()
         return ""
@@ -219,7 +234,13 @@ class Agent:
         return Wish(self._units())
 
     def _terms(self) -> Terms:
-        return Terms(dev_root=self._args.dev_root, exists=os.path.exists)
+        plan = self._wish().plan
+        return Terms(
+            refuse_more_than_one=plan.refuse_more_than_one,
+            dev_root=self._args.dev_root,
+            exists=os.path.exists,
+            mps=self._daemons.client,
+        )
 
     def _unpublished(self) -> str:
         return "" if self._publisher.done else "the inventory has not been published yet"

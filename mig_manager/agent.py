@@ -6,7 +6,7 @@ Writes `status.recuts` and `status.conditions` of its own GpuNode, and events.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -56,6 +56,9 @@ class NodeHands(Protocol):
         """Read again, publish the inventory with this mode, renew lists and CDI specs; ends the withholding; and wake
         the waiting pods when capacity appeared."""
 
+    def conditions(self) -> tuple[Mapping[str, str], ...]:
+        """Further conditions of the GpuNode (type, status, reason, message)."""
+
 
 class NodeLoop:
     """`tick` is called by one thread; the steps of a GPU run in its lane."""
@@ -93,7 +96,7 @@ class NodeLoop:
                 self._records.setdefault(uuid, recorded[uuid])
         here = [g for g in self._hands.gpus() if any(g == known.uuid for known in facts.gpus)]
         said = self._lanes.run({gpu: self._job(gpu) for gpu in here})
-        self._conditions.show(dict(self._records))
+        self._conditions.show(dict(self._records), self._hands.conditions())
         return "; ".join(f"{gpu}: {sentence}" for gpu, sentence in said.items() if sentence)
 
     def _follow_object(self) -> None:

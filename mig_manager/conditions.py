@@ -1,7 +1,8 @@
-"""The conditions of a GpuNode: `Ready` (the node's loop is at work) and `RecutStuck`, written only when they change."""
+"""The conditions of a GpuNode, written only when they change: `Ready` (the node's loop is at work), `RecutStuck`, and
+those that others on the node hand in."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,8 +22,8 @@ class Conditions:
         self._node, self._client, self._cache, self._clock = node, client, cache, clock
         self._shown: list[dict[str, Any]] | None = None
 
-    def show(self, records: Mapping[str, Recut]) -> None:
-        fresh = wanted(records)
+    def show(self, records: Mapping[str, Recut], others: Iterable[Mapping[str, str]] = ()) -> None:
+        fresh = [*wanted(records), *(dict(c) for c in others)]
         old = self._shown if self._shown is not None else self._published()
         if [_facts(c) for c in old] == [_facts(c) for c in fresh]:
             self._shown = old

@@ -55,6 +55,15 @@ class Sharing(_Section):
         description="Units a shared GPU is advertised as; 20 makes one unit 50 milli-GPU. A changed number reaches a "
         "GPU as soon as no pod holds units of it.",
     )
+    memory_tolerance: Annotated[float, Field(ge=0, le=10, strict=True)] = Field(
+        0.1, description="How much more GPU memory than its units promise a pod may use, as a part of the promise."
+    )
+    memory_grace_seconds: Seconds = Field(
+        30.0, description="How long a pod may use more than that before it is reported or evicted."
+    )
+    on_memory_excess: Literal["report", "evict"] = Field(
+        "report", description="report: an Event on the pod, a metric and a condition. evict: the pod also has to go."
+    )
 
 
 class Recutting(_Section):

@@ -139,6 +139,7 @@ def rights(service: str) -> dict[tuple[str, str], set[str]]:
             {
                 ("", "nodes"): {"patch"},
                 ("", "pods"): {"patch"},
+                ("", "pods/eviction"): {"create"},
                 ("", "events"): {"create", "patch"},
                 ("fallow.dev", "gpunodes"): {"create"},
                 ("fallow.dev", "gpunodes/status"): {"patch"},

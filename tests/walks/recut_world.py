@@ -226,6 +226,9 @@ class Hands:
         self.out = target
         self.world.moment()
 
+    def conditions(self) -> tuple[dict[str, str], ...]:
+        return ()
+
     def release(self, gpu: str) -> None:
         self.world.moment()
         self.out = None

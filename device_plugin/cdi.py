@@ -8,20 +8,20 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from device_plugin.delivery import CDI_KIND
 from device_plugin.devices import NodeGpu
+from device_plugin.host_spec import KEEP_OUT, VERSION
 from gpu.hardware import SeenSlice
 from gpu.node import Mode
 
-VERSION = "0.6.0"
 PREFIX = "fallow-"
 UNFINISHED = ".fallow-"
-KEEP_OUT = "NVIDIA_VISIBLE_DEVICES=void"
-"""Keeps NVIDIA's environment hook out: what the container gets is what stands in the spec, nothing else."""
+HOST_FILES = (f"{PREFIX}driver.json", f"{PREFIX}extra.json")
+"""The specs of host_spec.py, which are there beside those of GPUs."""
 
 CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 
@@ -53,7 +53,7 @@ def write(directory: Path, gpu: NodeGpu, dev_root: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     content = spec(gpu, dev_root, os.path.exists)
     if content is not None:
-        _write(directory / f"{PREFIX}{gpu.uuid}.json", json.dumps(content, indent=1))
+        put(directory / f"{PREFIX}{gpu.uuid}.json", content)
 
 
 def missing(gpus: Iterable[NodeGpu], dev_root: str) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def renew(directory: Path, gpus: Iterable[NodeGpu], dev_root: str) -> None:
 
     Belongs to the only process that writes here: what a killed predecessor left unfinished is swept.
     """
-    offered = set()
+    offered = set(HOST_FILES)
     for gpu in gpus:
         write(directory, gpu, dev_root)
         if gpu.shares:
@@ -112,8 +112,9 @@ def _nodes(paths: Iterable[str], dev_root: str, exists: Callable[[str], bool]) -
     return nodes
 
 
-def _write(path: Path, text: str) -> None:
-    """Leaves an equal file alone; otherwise replaces it in one step."""
+def put(path: Path, content: Mapping[str, Any]) -> None:
+    """Leaves an equal file alone; otherwise replaces it in one step. Raises OSError."""
+    text = json.dumps(content, indent=1)
     with contextlib.suppress(OSError):
         if path.read_text() == text:
             return

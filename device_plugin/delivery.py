@@ -33,7 +33,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """The ways in force. `annotations` is the prefix of CDI annotations, "" for none; `nodes` also passes device nodes
-    (NVIDIA's passDeviceSpecs); `by_index` names whole GPUs by index where a way knows indexes; `extras` of FABRIC."""
+    (NVIDIA's passDeviceSpecs); `by_index` names whole GPUs by index where a way knows indexes; `extras` of FABRIC;
+    `also` are further CDI names that every container gets."""
 
     cdi: bool = True
     annotations: str = ""
@@ -43,6 +44,7 @@ class Delivery:
     by_index: bool = False
     extras: frozenset[str] = frozenset()
     imex_channels: tuple[int, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Named:
 def deliver(devices: Sequence[Named], ways: Delivery, dev_root: str, exists: Callable[[str], bool]) -> Grant:
     """The answer for these devices, each named once."""
     ids = [str(d.index) if ways.by_index and d.index is not None else d.name for d in devices]
-    names = tuple(f"{CDI_KIND}={d.name}" for d in devices)
+    names = (*(f"{CDI_KIND}={d.name}" for d in devices), *ways.also)
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     if ways.envvar:

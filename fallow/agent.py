@@ -27,6 +27,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory")
     parser.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="where CDI specs are written")
     parser.add_argument("--dev-root", default="/dev", help="where the device nodes of the host are")
+    parser.add_argument("--driver-root", default="/", help="where the driver's libraries are on the host")
+    parser.add_argument("--driver-root-here", type=Path, default=None, help="the same place as this process sees it")
     parser.add_argument("--mps-root", default="/run/nvidia/mps", help="pipes and logs of MPS, also on the host")
     parser.add_argument("--mps-control", default="nvidia-cuda-mps-control", help="the program that controls MPS")
     parser.add_argument("--hardware", default="nvml", choices=sorted(HARDWARE), help="nvml, or the double in Python")

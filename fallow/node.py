@@ -9,6 +9,8 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from cluster import process
 from cluster.cache import Cache
@@ -21,12 +23,13 @@ from device_plugin import mps
 from device_plugin.allocate import Terms
 from device_plugin.cgroups import Cgroups
 from device_plugin.daemons import Daemons
+from device_plugin.delivery import Delivery
 from device_plugin.kubelet import PodResources, Registrar
 from device_plugin.memory import MemoryGuard, Office
 from device_plugin.publish import Publisher
 from device_plugin.sale import Wish
 from device_plugin.sharing import Sharing
-from device_plugin.specs import Specs
+from device_plugin.specs import DriverRoot, HostSpecs, Specs
 from device_plugin.state import NodeState
 from fallow.hands import Hands, Parts
 from gpu.hardware import FaultKind, GpuFault, Hardware
@@ -61,6 +64,7 @@ class Agent:
         )
         self._state = NodeState(self._daemons.lack)
         self._specs = Specs(args.cdi_dir, args.dev_root, self._state)
+        self._host = HostSpecs(args.cdi_dir, args.dev_root, self._driver_version)
         self._sharing = Sharing(self._state)
         self._changed = threading.Event()
         self._allocated = threading.Event()
@@ -149,7 +153,7 @@ class Agent:
             # In Hold a bound pod may still be on its way to what goes; later nobody is. Stuck is as it was left.
             if recut.phase not in (Phase.HOLD, Phase.DONE):
                 self._state.withhold(uuid, recut.target)
-        self._specs.renew()
+        self._renew_specs()
         self._publish()
 
     def _look(self) -> str:
@@ -158,9 +162,20 @@ class Agent:
         if not self._policies.ready():
             self._sharing.follow(self._wish(), self._resources.held, self._placements())
         self._daemons.follow(mps.wanted(self._state.gpus(), self._wish().plan.refuse_more_than_one))
-        self._specs.renew()
+        self._renew_specs()
         self._publish()
         return ""
+
+    def _renew_specs(self) -> None:
+        self._specs.renew()
+        root = DriverRoot(self._args.driver_root_here or Path(self._args.driver_root), self._args.driver_root)
+        self._host.renew(root, self._delivery().imex_channels)
+
+    def _driver_version(self) -> str:
+        try:
+            return self._hardware.driver().version
+        except GpuFault:
+            return ""  # no driver, or one that does not tell: then its files cannot be told from another's
 
     def _read(self, remembered: Mapping[str, Gpu]) -> None:
         # Asked before the hardware: a re-cut that ends while it is being read must not be undone by what was read.
@@ -233,9 +248,13 @@ class Agent:
     def _wish(self) -> Wish:
         return Wish(self._units())
 
+    def _delivery(self) -> Delivery:
+        return Delivery()
+
     def _terms(self) -> Terms:
-        plan = self._wish().plan
+        plan, ways = self._wish().plan, self._delivery()
         return Terms(
+            delivery=replace(ways, also=self._host.also(ways)),
             refuse_more_than_one=plan.refuse_more_than_one,
             dev_root=self._args.dev_root,
             exists=os.path.exists,

@@ -29,6 +29,8 @@ from policies.load import Policies
 
 log = logging.getLogger(__name__)
 
+REST_SECONDS = 5.0
+"""Between two looks at a GPU of which nothing is ordered."""
 STEPS_AT_ONCE = 12
 """Steps of one GPU in one round, as long as each brings it on: no phase has to wait for the next round."""
 
@@ -78,6 +80,7 @@ class NodeLoop:
         self._hands, self._clock, self._events = hands, clock, events
         self._lanes: Lanes | Inline = lanes or Lanes()
         self._records: dict[str, Recut] = {}
+        self._rested: dict[str, float] = {}
         self._object: str | None = None
         self._conditions = Conditions(node, client, cache, clock)
 
@@ -116,6 +119,8 @@ class NodeLoop:
 
     def _advance(self, gpu: str) -> str:
         """Steps of one GPU until it has to wait for something."""
+        if self._resting(gpu):
+            return ""
         said = ""
         for _ in range(STEPS_AT_ONCE):
             before, wanted = self._records.get(gpu), self._wanted(gpu)
@@ -127,6 +132,18 @@ class NodeLoop:
             if isinstance(act, Rest) and (recut == before or _same_phase(before, recut)):
                 break
         return "" if recut is None or (recut == before and recut.phase is Phase.DONE) else said
+
+    def _resting(self, gpu: str) -> bool:
+        """No order is open, and the GPU has been looked at not long ago: a look costs the driver dozens of calls."""
+        record, wanted, now = self._records.get(gpu), self._wanted(gpu), self._clock.monotonic()
+        new = wanted is not None and (record is None or wanted.generation > record.generation)
+        if new or (record is not None and not record.phase.final):
+            self._rested.pop(gpu, None)
+            return False
+        if now - self._rested.get(gpu, -REST_SECONDS) < REST_SECONDS:
+            return True
+        self._rested[gpu] = now
+        return False
 
     def _target(self, recut: Recut | None, wanted: Wanted | None) -> Shape:
         """What the GPU is to be looked at for: the order in work, else the next one."""

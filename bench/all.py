@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-NAMES = ("filter", "throughput")
+NAMES = ("filter", "throughput", "agent")
 
 
 def main() -> int:

@@ -132,7 +132,7 @@ class HealthServer:
         self.port: int = self._server.server_address[1]
 
     def start(self) -> "HealthServer":
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="health", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.5,), name="health", daemon=True).start()
         return self
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.clock import Clock
 from device_plugin import cdi, driver_root, host_spec, metrics
 from device_plugin.delivery import Delivery
 from device_plugin.devices import NodeGpu
@@ -43,6 +44,10 @@ class Specs:
             log.warning("device nodes not below %s: %s", self._dev_root, ", ".join(missing) or "none any more")
 
 
+HOST_SECONDS = 60.0
+"""Between two looks at a host whose driver is the same: its library directories hold thousands of files."""
+
+
 @dataclass(frozen=True, slots=True)
 class DriverRoot:
     """Where the user-space driver is: `here` as this process sees it, `on_host`, and a hook program on the host that
@@ -57,15 +62,20 @@ class HostSpecs:
     """Keeps the specs of the driver's files and of the GPUs' neighbours. `renew` belongs to one thread; `also` may be
     asked by any. What has been named once stays named: a container that restarts asks for it again."""
 
-    def __init__(self, directory: Path, dev_root: str, version: Callable[[], str]) -> None:
-        self._directory, self._dev_root, self._version = directory, dev_root, version
+    def __init__(self, directory: Path, dev_root: str, version: Callable[[], str], clock: Clock) -> None:
+        self._directory, self._dev_root, self._version, self._clock = directory, dev_root, version, clock
+        self._looked: tuple[object, float] = (None, 0.0)
         self._written: dict[str, object] = {}
         self._extras: frozenset[str] = frozenset()
         self._driver = False
 
     def renew(self, root: DriverRoot, imex_channels: Sequence[int]) -> None:
         """Look at the host and write what has changed; what cannot be written is tried again later."""
-        version = self._version()
+        version, now = self._version(), self._clock.monotonic()
+        asked = (root, version, tuple(imex_channels))
+        if asked == self._looked[0] and now - self._looked[1] < HOST_SECONDS:
+            return
+        self._looked = (asked, now)
         files = driver_root.look(root.here, root.on_host, version) if version else DriverFiles()
         hook = root.hook or driver_root.hook(root.here, root.on_host)
         found = driver_root.nodes(self._dev_root, imex_channels)
@@ -78,6 +88,7 @@ class HostSpecs:
                 self._put(cdi.HOST_FILES[1], extras)
                 self._extras |= {extra for extra, nodes in found.items() if nodes}
         except OSError as error:
+            self._looked = (None, 0.0)
             log.error("CDI specs of the host not written to %s: %s", self._directory, error)
 
     def also(self, ways: Delivery) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class Agent:
         )
         self._state = NodeState(self._daemons.lack)
         self._specs = Specs(args.cdi_dir, args.dev_root, self._state)
-        self._host = HostSpecs(args.cdi_dir, args.dev_root, self._driver_version)
+        self._host = HostSpecs(args.cdi_dir, args.dev_root, self._driver_version, clock)
         self._sharing = Sharing(self._state)
         self._changed = threading.Event()
         self._allocated = threading.Event()

@@ -29,7 +29,7 @@ from policies.load import Policies
 
 log = logging.getLogger(__name__)
 
-REST_SECONDS = 5.0
+REST_SECONDS = 10.0
 """Between two looks at a GPU of which nothing is ordered."""
 STEPS_AT_ONCE = 12
 """Steps of one GPU in one round, as long as each brings it on: no phase has to wait for the next round."""
@@ -98,7 +98,7 @@ class NodeLoop:
                 # From then on our own memory is ahead of the watch: nobody else writes these records.
                 self._records.setdefault(uuid, recorded[uuid])
         here = [g for g in self._hands.gpus() if any(g == known.uuid for known in facts.gpus)]
-        said = self._lanes.run({gpu: self._job(gpu) for gpu in here})
+        said = self._lanes.run({gpu: self._job(gpu) for gpu in here if not self._resting(gpu)})
         self._conditions.show(dict(self._records), self._hands.conditions())
         return "; ".join(f"{gpu}: {sentence}" for gpu, sentence in said.items() if sentence)
 
@@ -119,8 +119,6 @@ class NodeLoop:
 
     def _advance(self, gpu: str) -> str:
         """Steps of one GPU until it has to wait for something."""
-        if self._resting(gpu):
-            return ""
         said = ""
         for _ in range(STEPS_AT_ONCE):
             before, wanted = self._records.get(gpu), self._wanted(gpu)

@@ -514,8 +514,8 @@ static Return hear(struct EventSet *set, struct EventData *data) {
 EXPORT Return nvmlEventSetWait_v2(Handle handle, struct EventData *data, unsigned timeout_ms) {
     BEGIN("nvmlEventSetWait_v2");
     NEEDS(data);
-    const struct timespec pause = {0, 10000000};
-    for (unsigned waited = 0;; waited += 10) {
+    const struct timespec pause = {0, 50000000};
+    for (unsigned waited = 0;; waited += 50) {
         struct EventSet *set = set_of(handle);
         NEEDS(set);
         Return result = hear(set, data);

@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         policy = read_policy(_inside(text))
     except PolicyError as error:
-        print(f"{args.file}: {error}", file=sys.stderr)
+        for fault in error.faults:
+            print(f"{args.file}: {fault}", file=sys.stderr)
         return 1
     print(f"{args.file}: good")
     print(yaml.safe_dump(policy.model_dump(by_alias=True, mode="json"), sort_keys=False), end="")

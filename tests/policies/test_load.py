@@ -49,6 +49,16 @@ def test_a_fault_names_its_line(text: str, line: int | None, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_all_faults_are_named_at_once_in_the_order_of_their_lines() -> None:
+    with pytest.raises(PolicyError) as caught:
+        read_policy("placing:\n  scorr: pack\nsharing:\n  unitsPerGpu: 0\nrecutting:\n  tries: x\n  tries: 2\n")
+    assert [(f.line, f.path) for f in caught.value.faults] == [
+        (2, "placing.scorr"),
+        (4, "sharing.unitsPerGpu"),
+        (7, "tries"),
+    ]
+
+
 def test_a_broken_edit_changes_nothing_and_a_good_one_takes_effect() -> None:
     policies, seen = Policies(), []
     policies.on_change.append(seen.append)

@@ -16,6 +16,10 @@ CAPACITY = f"{GROUP}/capacity-changed"
 ROLE = f"{GROUP}/role"
 KIND = f"{GROUP}/kind"
 
+# Labels that administrators write.
+CONFIG = "nvidia.com/device-plugin.config"
+"""On a Node: which configuration of the device plugin is its own (NVIDIA's label)."""
+
 # Resources.
 WHOLE = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
@@ -37,6 +41,9 @@ GPU_UNHEALTHY = "GpuUnhealthy"
 GPU_RECOVERED = "GpuRecovered"
 MEMORY_ABOVE_SHARE = "MemoryAboveShare"
 EVICTED_FOR_MEMORY = "EvictedForMemory"
+CONFIG_APPLIED = "ConfigApplied"
+CONFIG_INVALID = "ConfigInvalid"
+CONFIG_NOTED = "ConfigNoted"
 FACT_UNREADABLE = "FactUnreadable"
 
 _PROFILE = re.compile(r"^(?:\d+c\.)?\d+g\.\d+gb(?:[+-](?:me\.all|me|gfx))*$")

@@ -43,12 +43,12 @@ class _Running:
 
 
 class Daemons:
-    """`follow` belongs to one thread; `lack` and `client` may be asked by any. `root` is NVIDIA's mpsRoot, the same
-    path here and on the host; `control` the program nvidia-cuda-mps-control."""
+    """`follow` belongs to one thread; `lack` and `client` may be asked by any. `root` gives NVIDIA's mpsRoot, the
+    same path here and on the host; `control` the program nvidia-cuda-mps-control."""
 
     def __init__(
         self,
-        root: str,
+        root: Callable[[], str],
         control: str,
         set_exclusive: Callable[[str, bool], None],
         clock: Clock,
@@ -74,7 +74,7 @@ class Daemons:
             lack = self._lacks.get(gpu, "it has not been started yet")
         if lack:
             return Denial(f"the MPS control daemon of GPU {gpu}: {lack}")
-        return mps.client(mps.places(self._root, gpu), units, replicas, memory_mib)
+        return mps.client(mps.places(self._root(), gpu), units, replicas, memory_mib)
 
     def follow(self, wanted: Mapping[str, Daemon]) -> None:
         """Once per look: end what is not wanted any more, start what is missing, ask each whether it lives."""
@@ -103,7 +103,7 @@ class Daemons:
             return self._start(daemon)
         if died := self._death(now):
             self._forget(daemon.gpu)
-            return f"it has ended ({died}); see {mps.places(self._root, daemon.gpu).log}"
+            return f"it has ended ({died}); see {mps.places(self._root(), daemon.gpu).log}"
         try:
             if not now.told:
                 for order in mps.orders(daemon):
@@ -120,7 +120,7 @@ class Daemons:
         if tries and self._clock.monotonic() - at < min(LONGEST_SECONDS, FIRST_SECONDS * 2**tries):
             return f"it did not stay up; it is started again soon (tried {tries} times)"
         self._failures[daemon.gpu] = (tries + 1, self._clock.monotonic())
-        where = mps.places(self._root, daemon.gpu)
+        where = mps.places(self._root(), daemon.gpu)
         try:
             self._exclude(daemon.gpu, on=True)
             for directory in (where.pipe, where.log, where.shm):
@@ -179,7 +179,7 @@ class Daemons:
 
     def _leftovers(self) -> set[str]:
         """GPUs whose daemon was started by an agent before this one."""
-        return {p.parent.name for p in Path(self._root).glob(f"*/{RECORD}")}
+        return {p.parent.name for p in Path(self._root()).glob(f"*/{RECORD}")}
 
     def _exclude(self, uuid: str, *, on: bool) -> None:
         """As CUDA's manual asks: nobody reaches the GPU beside the server. Raises GpuFault."""
@@ -191,7 +191,7 @@ class Daemons:
 
     def _say(self, daemon: Daemon, command: str) -> str:
         """The daemon's answer to one command. Raises OSError."""
-        where = mps.places(self._root, daemon.gpu)
+        where = mps.places(self._root(), daemon.gpu)
         try:
             done = subprocess.run(
                 [self._control],
@@ -218,7 +218,7 @@ class Daemons:
         self._record(uuid).unlink(missing_ok=True)
 
     def _record(self, uuid: str) -> Path:
-        return Path(self._root) / uuid / RECORD
+        return Path(self._root()) / uuid / RECORD
 
 
 def _stop(now: _Running) -> None:

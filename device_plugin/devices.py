@@ -202,7 +202,12 @@ def wanted(gpu: NodeGpu, wish: Wish) -> NodeGpu:
         mode = Mode.SHARED if units else Mode.WHOLE
     elif mode is Mode.SHARED:
         units = wish.units
-    return replace(gpu, mode=mode, units=units, plan=plan, fixed=gpu.uuid in wish.plan.fixed)
+    goal = replace(gpu, mode=mode, units=units, plan=plan, fixed=gpu.uuid in wish.plan.fixed)
+    return replace(goal, slices=_offered(goal, gpu.seen.slices)) if mode is Mode.SLICED else goal
+
+
+def _offered(gpu: NodeGpu, slices: tuple[SeenSlice, ...]) -> tuple[SeenSlice, ...]:
+    return () if gpu.plan is not None and gpu.plan.without_slices else slices
 
 
 def _settled(seen: SeenGpu, before: NodeGpu | None, remembered: Gpu | None, wish: Wish) -> NodeGpu:
@@ -213,7 +218,7 @@ def _settled(seen: SeenGpu, before: NodeGpu | None, remembered: Gpu | None, wish
     known = before.mode if before else remembered.mode if remembered else Mode.WHOLE
     mode = Mode.SLICED if seen.mig else Mode.WHOLE if known is Mode.SLICED else known
     number = (before.units if before else remembered.units if remembered else 0) or wish.units
-    slices = seen.slices if mode is Mode.SLICED else ()
+    slices = _offered(base, seen.slices) if mode is Mode.SLICED else ()
     settled = replace(base, seen=seen, mode=mode, slices=slices, units=number if mode is Mode.SHARED else 0)
     if before is not None:
         return settled

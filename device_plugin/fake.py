@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from cluster import facts, names
+from cluster import facts
 from cluster.client import NODES, PODS, Client
 from cluster.errors import ApiError, Conflict, NotFound
 from cluster.watch import Watcher
@@ -208,5 +208,5 @@ def _wants(pod: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
     for container in (*pod["spec"].get("initContainers", ()), *pod["spec"].get("containers", ())):
         limits = (container.get("resources") or {}).get("limits") or {}
         for resource, number in sorted(limits.items()):
-            if names.is_ours(resource) and int(number):
+            if "/" in resource and int(number):  # an extended resource, whoever serves it
                 yield container["name"], resource, int(number)

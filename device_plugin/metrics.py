@@ -29,3 +29,5 @@ memory_offenders = Gauge(
 )
 memory_excess = Gauge("fallow_device_plugin_memory_excess_bytes", "GPU memory used beyond what units promise")
 memory_actions = Counter("fallow_device_plugin_memory_actions_total", "Pods reported or evicted for it", ["action"])
+config_valid = Gauge("fallow_device_plugin_config_valid", "1 while the newest configuration is in force")
+config_loads = Counter("fallow_device_plugin_config_loads_total", "Configurations read that were new", ["outcome"])

@@ -25,22 +25,26 @@ class Sold:
 @dataclass(frozen=True)
 class GpuPlan:
     """What a configuration file says of one GPU. `whole` holds while it is not in MIG mode; `slices` by profile name;
-    `by_slice`, by MIG UUID, goes before. None, or a profile that is missing: as usual."""
+    `by_slice`, by MIG UUID, goes before. None, or a profile that is missing: as usual. `without_slices`: while it is in
+    MIG mode nothing of it is offered."""
 
     uuid: str
     whole: Sold | None = None
     slices: Mapping[str, Sold] = field(default_factory=dict)
     by_slice: Mapping[str, Sold] = field(default_factory=dict)
+    without_slices: bool = False
 
 
 @dataclass(frozen=True)
 class NodePlan:
     """What a configuration file says of a node. `fixed` GPUs are never re-cut; of `refuse_more_than_one` a container
-    may ask one only; `notes` are sentences for the administrator."""
+    may ask one only; `distribute`: units of the least taken device first, instead of the most taken; `notes` are
+    sentences for the administrator."""
 
     gpus: Mapping[str, GpuPlan] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     refuse_more_than_one: frozenset[str] = frozenset()
+    distribute: bool = False
     notes: tuple[str, ...] = ()
 
 

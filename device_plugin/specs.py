@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Specs:
     """Thread-safe. The lock guards files, no call to anybody: a renewal would else write what was before an offer."""
 
-    def __init__(self, directory: Path, dev_root: str, state: NodeState) -> None:
+    def __init__(self, directory: Path, dev_root: Callable[[], str], state: NodeState) -> None:
         self._directory, self._dev_root, self._state = directory, dev_root, state
         self._lock = threading.Lock()
         self._missing: tuple[str, ...] = ()
@@ -27,21 +27,21 @@ class Specs:
     def offer(self, gpu: NodeGpu) -> None:
         """Write the spec, then offer the ids: a container must never find its device's name missing. Raises OSError."""
         with self._lock:
-            cdi.write(self._directory, gpu, self._dev_root)
+            cdi.write(self._directory, gpu, self._dev_root())
             self._state.reshape(gpu)
 
     def renew(self) -> None:
         """Write what has changed and say what is missing on this host; what cannot be written is tried again later."""
         try:
             with self._lock:
-                cdi.renew(self._directory, self._state.gpus(), self._dev_root)
+                cdi.renew(self._directory, self._state.gpus(), self._dev_root())
         except OSError as error:
             log.error("CDI specs not written to %s: %s", self._directory, error)
-        missing = cdi.missing(self._state.gpus(), self._dev_root)
+        missing = cdi.missing(self._state.gpus(), self._dev_root())
         if missing != self._missing:
             self._missing = missing
             metrics.missing_nodes.set(len(missing))
-            log.warning("device nodes not below %s: %s", self._dev_root, ", ".join(missing) or "none any more")
+            log.warning("device nodes not below %s: %s", self._dev_root(), ", ".join(missing) or "none any more")
 
 
 HOST_SECONDS = 60.0
@@ -62,7 +62,7 @@ class HostSpecs:
     """Keeps the specs of the driver's files and of the GPUs' neighbours. `renew` belongs to one thread; `also` may be
     asked by any. What has been named once stays named: a container that restarts asks for it again."""
 
-    def __init__(self, directory: Path, dev_root: str, version: Callable[[], str], clock: Clock) -> None:
+    def __init__(self, directory: Path, dev_root: Callable[[], str], version: Callable[[], str], clock: Clock) -> None:
         self._directory, self._dev_root, self._version, self._clock = directory, dev_root, version, clock
         self._looked: tuple[object, float] = (None, 0.0)
         self._written: dict[str, object] = {}
@@ -78,8 +78,8 @@ class HostSpecs:
         self._looked = (asked, now)
         files = driver_root.look(root.here, root.on_host, version) if version else DriverFiles()
         hook = root.hook or driver_root.hook(root.here, root.on_host)
-        found = driver_root.nodes(self._dev_root, imex_channels)
-        extras = host_spec.extras_spec(found, self._dev_root)
+        found = driver_root.nodes(self._dev_root(), imex_channels)
+        extras = host_spec.extras_spec(found, self._dev_root())
         try:
             if files.libraries or self._driver:
                 self._put(cdi.HOST_FILES[0], host_spec.driver_spec(files, hook))

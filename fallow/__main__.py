@@ -19,6 +19,7 @@ COMMANDS = {
     "planner": Command("decides how GPUs should be cut, one active replica", "fallow.planner"),
     "agent": Command("device plugin and re-cutting on one node", "fallow.agent"),
     "certs": Command("makes the certificates between kube-scheduler and extender", "fallow.certs"),
+    "config": Command("checks a configuration of the device plugin", "fallow.config"),
     "policy": Command("checks a policy file before it is applied", "fallow.policy"),
     "demo": Command("tells the whole story on doubles, without a GPU or a cluster", "fallow.demo"),
 }

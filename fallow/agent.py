@@ -27,6 +27,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory")
     parser.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="where CDI specs are written")
     parser.add_argument("--dev-root", default="/dev", help="where the device nodes of the host are")
+    config = os.environ.get("CONFIG_FILE")
+    parser.add_argument(
+        "--config-file",
+        type=Path,
+        default=Path(config) if config else None,
+        help="NVIDIA's device-plugin configuration: a file, or a directory of them; default: $CONFIG_FILE",
+    )
+    parser.add_argument("--config-default", default="", help="which of a directory's is taken by nodes without label")
     parser.add_argument("--driver-root", default="/", help="where the driver's libraries are on the host")
     parser.add_argument("--driver-root-here", type=Path, default=None, help="the same place as this process sees it")
     parser.add_argument("--mps-root", default="/run/nvidia/mps", help="pipes and logs of MPS, also on the host")

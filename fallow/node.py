@@ -6,11 +6,8 @@ and only then register with the kubelet.
 
 import argparse
 import logging
-import os
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 
 from cluster import process
 from cluster.cache import Cache
@@ -19,19 +16,12 @@ from cluster.clock import Clock
 from cluster.errors import ApiError
 from cluster.events import Events
 from cluster.watch import Watcher
-from device_plugin import mps
-from device_plugin.allocate import Terms
 from device_plugin.cgroups import Cgroups
-from device_plugin.daemons import Daemons
-from device_plugin.delivery import Delivery
 from device_plugin.kubelet import PodResources, Registrar
 from device_plugin.memory import MemoryGuard, Office
 from device_plugin.publish import Publisher
-from device_plugin.sale import Wish
-from device_plugin.sharing import Sharing
-from device_plugin.specs import DriverRoot, HostSpecs, Specs
-from device_plugin.state import NodeState
 from fallow.hands import Hands, Parts
+from fallow.sales import Sales, Shop
 from gpu.hardware import FaultKind, GpuFault, Hardware
 from gpu.node import Gpu, Placement, Stage
 from gpu.recut import Phase
@@ -59,13 +49,8 @@ class Agent:
         self._cache = Cache(clock)
         self._policies = Policies()
         self._events = Events(client, clock, "agent")
-        self._daemons = Daemons(
-            args.mps_root, args.mps_control, hardware.set_exclusive, clock, lambda: self._state.renew()
-        )
-        self._state = NodeState(self._daemons.lack)
-        self._specs = Specs(args.cdi_dir, args.dev_root, self._state)
-        self._host = HostSpecs(args.cdi_dir, args.dev_root, self._driver_version, clock)
-        self._sharing = Sharing(self._state)
+        self._sales = Sales(args, Shop(self._node, hardware, self._cache, self._events, clock, self._units))
+        self._state = self._sales.state
         self._changed = threading.Event()
         self._allocated = threading.Event()
         self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
@@ -73,7 +58,7 @@ class Agent:
         office = Office(self._node, client, self._cache, self._events, clock)
         self._guard = MemoryGuard(office, hardware, Cgroups(), self._state.gpus, lambda: self._policies.current.sharing)
         self._registrar = Registrar(
-            args.kubelet_dir, self._state, self._promises, self._terms, self._allocated.set, clock
+            args.kubelet_dir, self._state, self._promises, self._sales.terms, self._allocated.set, clock
         )
         self._hands = Hands(
             Parts(
@@ -82,18 +67,23 @@ class Agent:
                 state=self._state,
                 cache=self._cache,
                 held=self._resources.held,
-                offer=self._specs.offer,
+                offer=self._sales.specs.offer,
                 publish=self._publish,
                 published=self._publisher.shows,
                 units=self._units,
-                conditions=lambda: (self._guard.condition(),),
+                conditions=lambda: (self._sales.config.condition(), self._guard.condition()),
             )
         )
         self._loop = NodeLoop(self._node, client, self._cache, self._policies, self._hands, clock, self._events)
         self._idle = IdlePublisher(self._node, client)
 
     def run(self, stop: threading.Event) -> None:
-        ready = {"cache": self._cache.ready, "kubelet": self._registrar.ready, "inventory": self._unpublished}
+        ready = {
+            "config": self._sales.config.ready,
+            "cache": self._cache.ready,
+            "kubelet": self._registrar.ready,
+            "inventory": self._unpublished,
+        }
         health = process.HealthServer(self._args.metrics_address, ready).start()
         self._watch()
         self._start(stop)
@@ -143,44 +133,38 @@ class Agent:
                 self._clock.wait(1.0, stop)
         else:
             return
-        while not stop.is_set() and not self._policy_watch.listed.wait(0.2):
-            pass  # how long to be patient, and the number of units, are the policy's
+        # How long to be patient, and the number of units, are the policy's; which configuration, the node's label says.
+        while not (self._policy_watch.listed.wait(0.2) and self._cache.node(self._node)) and not stop.is_set():
+            pass
         recuts = facts.recuts or {}
         for uuid, recut in recuts.items():
             self._state.recutting(uuid, busy=recut.phase is not Phase.DONE)
         self._read({g.uuid: g for g in facts.gpus})
+        while self._sales.config.ready() and not self._clock.wait(LOOK_SECONDS, stop):
+            self._read({g.uuid: g for g in facts.gpus})  # nothing is offered before it is known how
         for uuid, recut in recuts.items():
             # In Hold a bound pod may still be on its way to what goes; later nobody is. Stuck is as it was left.
             if recut.phase not in (Phase.HOLD, Phase.DONE):
                 self._state.withhold(uuid, recut.target)
-        self._renew_specs()
+        self._sales.renew()
         self._publish()
 
     def _look(self) -> str:
         """Read the hardware again; follow the policy's units; publish what changed."""
         self._read({})
         if not self._policies.ready():
-            self._sharing.follow(self._wish(), self._resources.held, self._placements())
-        self._daemons.follow(mps.wanted(self._state.gpus(), self._wish().plan.refuse_more_than_one))
-        self._renew_specs()
+            self._sales.follow(self._resources.held, self._placements())
+        self._sales.renew()
         self._publish()
         return ""
-
-    def _renew_specs(self) -> None:
-        self._specs.renew()
-        root = DriverRoot(self._args.driver_root_here or Path(self._args.driver_root), self._args.driver_root)
-        self._host.renew(root, self._delivery().imex_channels)
-
-    def _driver_version(self) -> str:
-        try:
-            return self._hardware.driver().version
-        except GpuFault:
-            return ""  # no driver, or one that does not tell: then its files cannot be told from another's
 
     def _read(self, remembered: Mapping[str, Gpu]) -> None:
         # Asked before the hardware: a re-cut that ends while it is being read must not be undone by what was read.
         edits = self._state.edits()
-        self._state.take(self._hardware.gpus(), remembered, self._wish(), self._clock.now(), edits)
+        seen = self._hardware.gpus()
+        self._sales.config.look(seen)
+        if not self._sales.config.ready():
+            self._state.take(seen, remembered, self._sales.wish(), self._clock.now(), edits)
 
     def _publish(self) -> None:
         """Soon, by the one thread that writes the inventory: nobody waits for the API server with a GPU in hand."""
@@ -244,22 +228,6 @@ class Agent:
 
     def _units(self) -> int:
         return self._policies.current.sharing.units_per_gpu
-
-    def _wish(self) -> Wish:
-        return Wish(self._units())
-
-    def _delivery(self) -> Delivery:
-        return Delivery()
-
-    def _terms(self) -> Terms:
-        plan, ways = self._wish().plan, self._delivery()
-        return Terms(
-            delivery=replace(ways, also=self._host.also(ways)),
-            refuse_more_than_one=plan.refuse_more_than_one,
-            dev_root=self._args.dev_root,
-            exists=os.path.exists,
-            mps=self._daemons.client,
-        )
 
     def _unpublished(self) -> str:
         return "" if self._publisher.done else "the inventory has not been published yet"

@@ -4,6 +4,7 @@ Pure. An unknown key, a wrong type, a key that stands twice or an impossible val
 """
 
 import difflib
+import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
@@ -15,6 +16,22 @@ M = TypeVar("M", bound=BaseModel)
 
 LIMIT_BYTES = 256 * 1024
 """Far beyond any sensible text; a ConfigMap itself ends at 1 MiB."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Without YAML 1.1's numbers to base sixty, as the parsers of Kubernetes have it: `1:0` is a text, not 60."""
+
+
+_INT = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+_FLOAT = re.compile(
+    r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_NUMBERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in resolvers]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ def read(text: str, model: type[M], source: str, example: str) -> M:
 
 def line_of(text: str, path: tuple[str, ...]) -> int | None:
     """The line of a key in a text that has been read; of the deepest part of the path that stands there."""
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    root = yaml.compose(text, Loader=_Loader)
     return None if root is None else _line(_at(root, path))
 
 
@@ -82,13 +99,14 @@ def _order(fault: Fault) -> tuple[int, str]:
 def _parse(text: str) -> tuple[yaml.Node | None, Any, tuple[Fault, ...]]:
     """The text as nodes, which know their lines, and as plain values. Aliases are refused: nothing here needs them."""
     try:
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        for token in yaml.scan(text, Loader=_Loader):
             if isinstance(token, yaml.AliasToken):
                 line = token.start_mark.line + 1
                 return None, None, (Fault(line, "", "YAML aliases are not accepted; write the value out"),)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
         wrong = tuple(_wrong_scalars(root))
-        return root, None if wrong else yaml.safe_load(text), wrong
+        values = None if wrong else yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        return root, values, wrong
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None

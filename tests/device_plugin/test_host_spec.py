@@ -101,7 +101,7 @@ def test_neighbours_are_named_only_where_their_nodes_are(tmp_path: Path) -> None
 
 def test_a_name_that_was_given_stands_through_a_driver_upgrade_and_a_driver_that_is_gone(tmp_path: Path) -> None:
     root, specs, version = driver(tmp_path / "host"), tmp_path / "cdi", [VERSION]
-    host = HostSpecs(specs, str(tmp_path / "dev"), lambda: version[0], ManualClock())
+    host = HostSpecs(specs, lambda: str(tmp_path / "dev"), lambda: version[0], ManualClock())
     ways = Delivery(extras=frozenset({"gds"}))
     assert host.also(ways) == ()
     host.renew(DriverRoot(root), ())

@@ -75,7 +75,7 @@ class Rig:
         self.daemons = self.fresh()
 
     def fresh(self) -> Daemons:
-        self.agents.append(Daemons(str(self.root), self.control, self._set_exclusive, self.clock, lambda: None))
+        self.agents.append(Daemons(lambda: str(self.root), self.control, self._set_exclusive, self.clock, lambda: None))
         return self.agents[-1]
 
     def _set_exclusive(self, gpu: str, on: bool) -> None:

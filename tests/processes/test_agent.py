@@ -57,6 +57,14 @@ class Host:
         allocatable = self.client.get(NODES, NODE).get("status", {}).get("allocatable") or {}
         return {k: int(v) for k, v in allocatable.items() if names.is_ours(k) and int(v)}
 
+    def allocatable(self, resource: str) -> int:
+        return int((self.client.get(NODES, NODE).get("status", {}).get("allocatable") or {}).get(resource, 0))
+
+    def config(self, key: str) -> str:
+        """Of the condition that says what became of the configuration."""
+        conditions = self.client.get(GPUNODES, NODE).get("status", {}).get("conditions") or ()
+        return next((str(c[key]) for c in conditions if c["type"] == "ConfigApplied"), "")
+
     def bind(self, name: str, asks: dict[str, str], *shares: Share) -> None:
         """As the scheduler does: node and promise in one Binding."""
         made = self.client.create(PODS, pod(name, asks=asks), "default")
@@ -178,3 +186,26 @@ def test_a_start_that_cannot_be_says_what_is_missing(host: Host, flags: list[str
     program = host.start(*flags)
     program.said(says)
     assert program.wait() in (1, 2)
+
+
+SHARING = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: %d, devices: [%d], rename: gpu.part}]}}\n"
+
+
+def test_a_changed_configuration_sells_a_free_gpu_anew_and_leaves_one_that_is_held(host: Host, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(SHARING % (4, 0))
+    host.start("--config-file", str(file))
+    part = "nvidia.com/gpu.part"
+    host.until(lambda: host.allocatable(part) == 4 and host.allocatable(names.WHOLE) == 1, "GPU 0 is sold in four")
+    host.bind("p", {part: "2"}, Share(host.gpus[0], units=2))
+    host.claimed("p")
+    file.write_text(SHARING % (8, 0))
+    host.until(lambda: host.config("status") == "True", "the new text is taken")
+    time.sleep(6)  # a look and more
+    assert host.allocatable(part) == 4, "a pod holds two of them"
+    host.client.delete(PODS, "p", "default")
+    host.until(lambda: host.allocatable(part) == 8, "free again, it is sold in eight")
+    file.write_text("sharin: {}\n")
+    host.until(lambda: "did you mean `sharing`" in host.config("message"), "the fault is told")
+    assert host.config("status") == "False"
+    assert host.allocatable(part) == 8

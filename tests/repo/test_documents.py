@@ -23,7 +23,9 @@ def declared(room: str) -> set[str]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_has_a_page_and_its_metrics_are_on_it(room: str) -> None:
     page = (ROOT / room / "README.md").read_text()
-    assert len(page.splitlines()) < 90, "a room's page is one screen"
+    # Tables between markers are looked up, not read.
+    told = re.sub(r"<!-- (.+?) -->.*?<!-- end of \1 -->", "", page, flags=re.DOTALL)
+    assert len(told.splitlines()) < 90, "a room's page is one screen"
     missing = {m for m in declared(room) if m not in page}
     assert not missing, f"not in {room}/README.md: {sorted(missing)}"
 

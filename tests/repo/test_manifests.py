@@ -13,11 +13,15 @@ import yaml
 from cluster import gpunode, names
 from cluster.facts import read_request
 from cluster.gpunode import activity_out, recut_out, wanted_out
+from device_plugin.config.plan import plan
+from device_plugin.config.read import read
+from device_plugin.sale import NodePlan
 from fallow import certs
 from gpu import catalogue
+from gpu.hardware import SeenGpu
 from gpu.node import Activity, Mode
 from gpu.recut import Phase, Recut, Shape, Wanted
-from tests.builders import gpu, layout
+from tests.builders import gpu, layout, model
 from tests.repo.test_documents import flags
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +160,11 @@ def test_each_program_may_write_its_own_facts_and_nothing_else(service: str, wri
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=lambda p: p.stem)
 def test_an_example_is_a_request_that_we_read(path: Path) -> None:
     (pod,) = yaml.safe_load_all(path.read_text())
+    if pod["kind"] == "ConfigMap":
+        for name, text in pod["data"].items():
+            gpus = [SeenGpu(f"GPU-{n}", n, n, "", "", model()) for n in range(4)]
+            assert isinstance(plan(read(text, name), gpus), NodePlan)
+        return
     assert pod["spec"]["schedulerName"] == names.SCHEDULER
     request = read_request(pod)
     assert request is not None

@@ -15,8 +15,18 @@ from gpu.profiles import GpuModel, MigProfile
 @cache
 def models() -> dict[str, GpuModel]:
     """All known models by key, such as `h100-80gb`."""
+    return {key: _model(m) for key, m in _table().items()}
+
+
+def facts(key: str) -> dict[str, Any]:
+    """Everything the table says of a known model: architecture, engines and multiprocessors of each profile, ..."""
+    return _table()[key]
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
     raw = json.loads(files("gpu").joinpath("profiles.json").read_text("utf-8"))
-    return {m["key"]: _model(m) for m in raw["models"]}
+    return {m["key"]: m for m in raw["models"]}
 
 
 def model(key: str) -> GpuModel:

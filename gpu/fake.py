@@ -1,23 +1,17 @@
 """The double of the hardware door in Python: the same rules and faults as a driver, told to fail on request.
 
-Its GPUs live in one file that several processes share: an exclusive lock, on a file beside it, around every look and
-act, and the whole file replaced in one step, so a killed process leaves them as they were. For tests, and for the
-demonstration where no C compiler builds the NVML double.
+Its GPUs live in one file that several processes share (`fake_state.py`). For tests, and for the demonstration where no
+C compiler builds the NVML double.
 """
 
-import copy
-import fcntl
-import json
-import os
-import signal
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu import catalogue
+from gpu import catalogue, fake_facts
+from gpu.fake_state import Raw, StateFile, save
 from gpu.hardware import (
     Checkup,
     Driver,
@@ -35,7 +29,6 @@ from gpu.hardware import (
 from gpu.layout import Slice, canonical, openings, parse_slice
 from gpu.profiles import GpuModel
 
-Raw = dict[str, Any]
 _NAMESPACE = uuid.UUID("6f0d2f3a-6d5e-5c8e-9d0a-5b1f6a3f0c11")
 
 
@@ -55,8 +48,9 @@ def create(path: Path, keys: Iterable[str], seed: int = 0) -> None:
             "memory_used_mib": 0,
             "processes": [],
             "lost": False,
+            **fake_facts.fresh(),
         }
-    _save(path, {"made": 0, "gpus": gpus, "events": [], "faults": []})
+    save(path, {"made": 0, "gpus": gpus, "events": [], "faults": []})
 
 
 class FakeHardware:
@@ -65,23 +59,23 @@ class FakeHardware:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise ValueError(f"{path}: no such state file; make one with `gpu.fake.create`")
-        self._path = path
+        self._file = StateFile(path)
         self._closed = False
-        with self._locked() as state:
+        with self._file.call() as state:
             self._heard = len(state["events"])  # what happened before is no news
 
     # What a driver does.
 
     def gpus(self) -> tuple[SeenGpu, ...]:
-        with self._state("gpus") as state:
+        with self._file.call("gpus") as state:
             return tuple(sorted((_seen(u, g) for u, g in state["gpus"].items()), key=lambda g: g.index))
 
     def read(self, gpu: str) -> SeenGpu:
-        with self._state("read") as state:
+        with self._file.call("read") as state:
             return _seen(gpu, self._gpu(state, gpu, "read", lost=True))
 
     def set_mig(self, gpu: str, on: bool) -> None:
-        with self._state("set_mig") as state:
+        with self._file.call("set_mig") as state:
             raw = self._gpu(state, gpu, "set_mig")
             if raw["mig"] == on:
                 raw["pending"] = on
@@ -97,7 +91,7 @@ class FakeHardware:
             raise GpuFault(FaultKind.IN_USE, "set_mig", gpu)
 
     def cut(self, gpu: str, piece: Slice) -> SeenSlice:
-        with self._state("cut") as state:
+        with self._file.call("cut") as state:
             raw = self._gpu(state, gpu, "cut")
             found = next((s for s in raw["slices"] if s["slice"] == str(piece)), None)
             if found is None:
@@ -115,7 +109,7 @@ class FakeHardware:
             return _seen_slice(found, _model(raw))
 
     def join(self, gpu: str, piece: Slice) -> None:
-        with self._state("join") as state:
+        with self._file.call("join") as state:
             raw = self._gpu(state, gpu, "join")
             found = next((s for s in raw["slices"] if s["slice"] == str(piece)), None)
             if found is None:
@@ -125,42 +119,52 @@ class FakeHardware:
             raw["slices"].remove(found)
 
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        with self._state("processes") as state:
+        with self._file.call("processes") as state:
             raw = self._gpu(state, gpu, "processes")
             return tuple(GpuProcess(p["pid"], p["memory_mib"], p["gi"]) for p in raw["processes"])
 
     def activity(self, gpu: str) -> Reading:
-        with self._state("activity") as state:
+        with self._file.call("activity") as state:
             raw = self._gpu(state, gpu, "activity")
             if raw["mig"]:
                 raise GpuFault(FaultKind.NOT_SUPPORTED, "activity", gpu)
             return Reading(raw["busy"], raw["memory_busy"], raw["memory_used_mib"], "double")
 
     def driver(self) -> Driver:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "driver")
+        with self._file.call("driver") as state:
+            return Driver(state.get("driver", fake_facts.DRIVER), fake_facts.CUDA)
 
     def product(self, gpu: str) -> Product:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "product", gpu)
+        with self._file.call("product") as state:
+            return fake_facts.product(self._gpu(state, gpu, "product"))
 
     def engines(self, gpu: str) -> Mapping[int, Engines]:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "engines", gpu)
+        with self._file.call("engines") as state:
+            return fake_facts.engines(self._gpu(state, gpu, "engines"))
 
     def checkup(self, gpu: str) -> Checkup:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "checkup", gpu)
+        with self._file.call("checkup") as state:
+            return fake_facts.checkup(self._gpu(state, gpu, "checkup"))
 
     def topology(self) -> Topology:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "topology")
+        with self._file.call("topology") as state:
+            return fake_facts.topology(state["gpus"])
 
     def set_exclusive(self, gpu: str, on: bool) -> None:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "set_exclusive", gpu)
+        with self._file.call("set_exclusive") as state:
+            self._gpu(state, gpu, "set_exclusive")["exclusive"] = on
 
     def limit_memory(self, gpu: str, cgroup: str, limit_mib: int) -> None:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "limit_memory", gpu)
+        with self._file.call("limit_memory") as state:
+            raw = self._gpu(state, gpu, "limit_memory")
+            if raw["mig"] or not raw["limits_memory"]:
+                raise GpuFault(FaultKind.NOT_SUPPORTED, "limit_memory", gpu)
+            raw["limits"][cgroup] = limit_mib
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         deadline = time.monotonic() + timeout_seconds
         while True:
-            with self._state("events") as state:
+            with self._file.call("events") as state:
                 # Each process reads on from where it was; the file keeps the history.
                 fresh = state["events"][self._heard :]
                 self._heard = len(state["events"])
@@ -185,6 +189,15 @@ class FakeHardware:
     def clear_processes(self, gpu: str) -> None:
         self._edit(gpu, lambda raw: raw.update(processes=[]))
 
+    def wear(self, gpu: str, **signs: Any) -> None:
+        """Set any of the signs of `fake_facts.fresh`."""
+        self._edit(gpu, lambda raw: raw.update(signs))
+
+    def limits(self, gpu: str) -> dict[str, int]:
+        """The memory limits that were set, in MiB, by cgroup."""
+        with self._file.call() as state:
+            return dict(state["gpus"][gpu]["limits"])
+
     def lose(self, gpu: str, lost: bool = True) -> None:
         self._edit(gpu, lambda raw: raw.update(lost=lost))
 
@@ -197,14 +210,16 @@ class FakeHardware:
         self._edit(gpu, edit)
 
     def xid(self, gpu: str, code: int, gi: int | None = None) -> None:
-        with self._state("") as state:
+        with self._file.call() as state:
             state["events"].append({"gpu": gpu, "code": code, "gi": gi})
 
     def reboot(self) -> None:
         """Slices are lost on every GPU, MIG mode on those that keep it in the driver (Hopper and newer)."""
-        with self._state("") as state:
+        with self._file.call() as state:
             for raw in state["gpus"].values():
                 raw["slices"], raw["processes"] = [], []
+                # A reset finishes pending remappings and starts volatile counters anew; a failed remapping stays.
+                raw.update(exclusive=False, recovery="NONE", remap_pending=False, uncorrectable=0, limits={})
                 raw["mig"] = raw["pending"] = raw["pending"] and _model(raw).needs_reset
 
     def fail(self, call: str, kind: FaultKind, times: int = 1) -> None:
@@ -219,49 +234,12 @@ class FakeHardware:
         self._fault({"call": call, "kill": when, "times": 1})
 
     def _fault(self, fault: Raw) -> None:
-        with self._state("") as state:
+        with self._file.call() as state:
             state["faults"].append(fault)
 
     def _edit(self, gpu: str, edit: Callable[[Raw], None]) -> None:
-        with self._state("") as state:
+        with self._file.call() as state:
             edit(state["gpus"][gpu])
-
-    @contextmanager
-    def _state(self, call: str) -> Iterator[Raw]:
-        """The state under the lock; written back unless the call raised. `call` "" is a test's own."""
-        fault = self._due(call) if call else {}
-        _strike(fault, before=True)  # outside the lock: who hangs, hangs alone
-        with self._locked() as state:
-            before = copy.deepcopy(state)
-            yield state
-            if state != before:
-                _save(self._path, state)
-            _strike(fault, before=False)
-
-    def _due(self, call: str) -> Raw:
-        """The oldest fault that waits for this call, counted down; empty when there is none."""
-        with self._locked() as state:
-            fault: Raw = next((f for f in state["faults"] if f["call"] == call), {})
-            if fault:
-                fault["times"] -= 1
-                state["faults"] = [f for f in state["faults"] if f["times"] > 0]
-                _save(self._path, state)
-        return fault
-
-    @contextmanager
-    def _locked(self) -> Iterator[Raw]:
-        """Raises GpuFault UNAVAILABLE when the state is gone."""
-        try:
-            lock = open(self._path.with_name(f"{self._path.name}.lock"), "a+b")  # noqa: SIM115 - closed below
-        except OSError as error:
-            raise GpuFault(FaultKind.UNAVAILABLE, f"locking {self._path} ({error.strerror})") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            try:
-                state: Raw = json.loads(self._path.read_bytes())
-            except (OSError, ValueError) as error:
-                raise GpuFault(FaultKind.UNAVAILABLE, f"reading {self._path} ({error})") from error
-            yield state
 
     def _gpu(self, state: Raw, gpu: str, call: str, *, lost: bool = False) -> Raw:
         raw: Raw | None = state["gpus"].get(gpu)
@@ -270,22 +248,6 @@ class FakeHardware:
         if raw["lost"] and not lost:
             raise GpuFault(FaultKind.LOST, call, gpu)
         return raw
-
-
-def _save(path: Path, state: Raw) -> None:
-    """Replaced in one step: a process killed here leaves the old state or the new one."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(json.dumps(state))
-    temporary.replace(path)
-
-
-def _strike(fault: Raw, *, before: bool) -> None:
-    if before and "kind" in fault:
-        raise GpuFault(FaultKind[fault["kind"]], fault["call"])
-    if before and "hang" in fault:
-        time.sleep(fault["hang"])
-    if fault.get("kill") == ("before" if before else "after"):
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _model(raw: Raw) -> GpuModel:

@@ -1,4 +1,4 @@
-"""The real hardware door, through NVML. The only file that imports pynvml.
+"""The real hardware door, through NVML. Facts that are only read are in `nvml_facts.py`.
 
 Everything is keyed by UUID: indexes and handles change. Layouts are read from GPU instances, because one without a
 compute instance is no MIG device and still occupies its place. One lost GPU never hides the others.
@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import pynvml as nvml
 
+from gpu import nvml_facts
 from gpu.hardware import (
     Checkup,
     Driver,
@@ -33,6 +34,7 @@ from gpu.hardware import (
     Topology,
 )
 from gpu.layout import Slice
+from gpu.nvml_calls import KINDS, call, faulted, initialize
 from gpu.profiles import GpuModel, MigProfile
 
 log = logging.getLogger(__name__)
@@ -40,28 +42,6 @@ log = logging.getLogger(__name__)
 SOURCE = "nvml-utilization"
 """Says only that some kernel ran during the driver's sample period: coarse."""
 
-_KINDS = {
-    nvml.NVML_ERROR_NO_PERMISSION: FaultKind.NO_PERMISSION,
-    nvml.NVML_ERROR_NOT_SUPPORTED: FaultKind.NOT_SUPPORTED,
-    nvml.NVML_ERROR_FUNCTION_NOT_FOUND: FaultKind.NOT_SUPPORTED,
-    nvml.NVML_ERROR_NOT_FOUND: FaultKind.NOT_FOUND,
-    nvml.NVML_ERROR_GPU_NOT_FOUND: FaultKind.NOT_FOUND,
-    nvml.NVML_ERROR_GPU_IS_LOST: FaultKind.LOST,
-    nvml.NVML_ERROR_IN_USE: FaultKind.IN_USE,
-    nvml.NVML_ERROR_INSUFFICIENT_RESOURCES: FaultKind.NO_ROOM,
-    nvml.NVML_ERROR_RESET_REQUIRED: FaultKind.RESET_REQUIRED,
-    nvml.NVML_ERROR_TIMEOUT: FaultKind.TIMEOUT,
-    nvml.NVML_ERROR_UNINITIALIZED: FaultKind.UNAVAILABLE,
-    nvml.NVML_ERROR_DRIVER_NOT_LOADED: FaultKind.UNAVAILABLE,
-    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: FaultKind.UNAVAILABLE,
-    nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: FaultKind.UNAVAILABLE,
-}
-_CURES = {
-    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver; a container gets libnvidia-ml.so.1 from its host",
-    nvml.NVML_ERROR_DRIVER_NOT_LOADED: "load the NVIDIA driver on this machine (modprobe nvidia)",
-    nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was upgraded: reboot, or reload it, then start again",
-    nvml.NVML_ERROR_NO_PERMISSION: "run as root",
-}
 _NO_ID = 0xFFFFFFFF
 _FIRST_RESETLESS = 8  # Hopper is 9; nothing that can be cut lies between
 _MIG_PREFIX = "MIG "
@@ -91,7 +71,7 @@ class NvmlHardware:
         self._unread: dict[int, str] = {}
         self._events: Any = None
         self._heard: set[str] = set()
-        _initialize()
+        initialize()
 
     def _ready(self) -> None:
         """A forked child cannot use its parent's session: it opens one of its own."""
@@ -134,9 +114,9 @@ class NvmlHardware:
             self._change_mode(gpu, handle, wanted)
 
     def _change_mode(self, gpu: str, handle: Any, wanted: int) -> None:
-        status = _call("nvmlDeviceSetMigMode", gpu, nvml.nvmlDeviceSetMigMode, handle, wanted)
+        status = call("nvmlDeviceSetMigMode", gpu, nvml.nvmlDeviceSetMigMode, handle, wanted)
         if status:
-            raise GpuFault(_KINDS.get(status, FaultKind.OTHER), "nvmlDeviceSetMigMode (activation)", gpu, status)
+            raise GpuFault(KINDS.get(status, FaultKind.OTHER), "nvmlDeviceSetMigMode (activation)", gpu, status)
         # The call can succeed while nothing changed, and it may have reset the device.
         self._forget()
         if _mig_modes(gpu, self._handle(gpu))[0] != wanted:
@@ -151,11 +131,11 @@ class NvmlHardware:
             place = nvml.c_nvmlGpuInstancePlacement_t(piece.start, piece.profile.size)
             create = nvml.nvmlDeviceCreateGpuInstanceWithPlacement
             name = "nvmlDeviceCreateGpuInstanceWithPlacement"
-            instance = _call(name, gpu, create, handle, piece.profile.profile_id, ctypes.byref(place))
+            instance = call(name, gpu, create, handle, piece.profile.profile_id, ctypes.byref(place))
         profiles = _full_size(_compute_profiles(gpu, instance))
         if not list(_compute_instances(gpu, instance, profiles)):
             create = nvml.nvmlGpuInstanceCreateComputeInstance
-            _call("nvmlGpuInstanceCreateComputeInstance", gpu, create, instance, profiles[0].id)
+            call("nvmlGpuInstanceCreateComputeInstance", gpu, create, instance, profiles[0].id)
         return _seen_slice(gpu, instance, piece)
 
     def join(self, gpu: str, piece: Slice) -> None:
@@ -166,8 +146,8 @@ class NvmlHardware:
         if instance is None:
             return
         for compute in list(_compute_instances(gpu, instance, _compute_profiles(gpu, instance))):
-            _call("nvmlComputeInstanceDestroy", gpu, nvml.nvmlComputeInstanceDestroy, compute)
-        _call("nvmlGpuInstanceDestroy", gpu, nvml.nvmlGpuInstanceDestroy, instance)
+            call("nvmlComputeInstanceDestroy", gpu, nvml.nvmlComputeInstanceDestroy, compute)
+        call("nvmlGpuInstanceDestroy", gpu, nvml.nvmlGpuInstanceDestroy, instance)
 
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         handle = self._handle(gpu)
@@ -181,29 +161,37 @@ class NvmlHardware:
 
     def activity(self, gpu: str) -> Reading:
         handle = self._handle(gpu)
-        rates = _call("nvmlDeviceGetUtilizationRates", gpu, nvml.nvmlDeviceGetUtilizationRates, handle)
+        rates = call("nvmlDeviceGetUtilizationRates", gpu, nvml.nvmlDeviceGetUtilizationRates, handle)
         return Reading(rates.gpu / 100, rates.memory / 100, _memory_used(gpu, handle) // 2**20, SOURCE)
 
     def driver(self) -> Driver:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "driver")
+        self._ready()
+        return nvml_facts.driver()
 
     def product(self, gpu: str) -> Product:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "product", gpu)
+        return nvml_facts.product(gpu, self._handle(gpu))
 
     def engines(self, gpu: str) -> Mapping[int, Engines]:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "engines", gpu)
+        return nvml_facts.engines(gpu, self._handle(gpu))
 
     def checkup(self, gpu: str) -> Checkup:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "checkup", gpu)
+        return nvml_facts.checkup(gpu, self._handle(gpu))
 
     def topology(self) -> Topology:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "topology")
+        self._ready()
+        with self._lock:
+            known = list(self._known)
+        handles = {}
+        for gpu in known:
+            with suppress(GpuFault):  # its pairs are missing, no more
+                handles[gpu] = self._handle(gpu)
+        return nvml_facts.topology(handles)
 
     def set_exclusive(self, gpu: str, on: bool) -> None:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "set_exclusive", gpu)
+        nvml_facts.set_exclusive(gpu, self._handle(gpu), on=on)
 
     def limit_memory(self, gpu: str, cgroup: str, limit_mib: int) -> None:
-        raise GpuFault(FaultKind.NOT_SUPPORTED, "limit_memory", gpu)
+        nvml_facts.limit_memory(gpu, self._handle(gpu), cgroup, limit_mib)
 
     def events(self, timeout_seconds: float) -> tuple[HardwareEvent, ...]:
         """What happened since the first call. A GPU that is lost is heard again when it has come back.
@@ -247,7 +235,7 @@ class NvmlHardware:
                 self._listening()
                 time.sleep(timeout_seconds)
                 return ()
-            raise _fault("nvmlEventSetWait", "", error) from error
+            raise faulted("nvmlEventSetWait", "", error) from error
         gi = None if raw.gpuInstanceId == _NO_ID else int(raw.gpuInstanceId)
         return (HardwareEvent(self._name(raw.device), int(raw.eventData), gi),)
 
@@ -257,7 +245,7 @@ class NvmlHardware:
         A GPU that fell off the bus does not say its name any more, but its handle was seen while it could.
         """
         try:
-            return str(_call("nvmlDeviceGetUUID", "", nvml.nvmlDeviceGetUUID, device))
+            return str(call("nvmlDeviceGetUUID", "", nvml.nvmlDeviceGetUUID, device))
         except GpuFault:
             with self._lock:
                 return next((u for u, handle in self._handles.items() if _address(handle) == _address(device)), "")
@@ -266,7 +254,7 @@ class NvmlHardware:
         """The event set; GPUs that can be read and are not in it yet are added."""
         if self._events is None:
             self._look_at_all()
-            self._events = _call("nvmlEventSetCreate", "", nvml.nvmlEventSetCreate)
+            self._events = call("nvmlEventSetCreate", "", nvml.nvmlEventSetCreate)
         with self._lock:
             healthy = {g.uuid for g in self._known.values() if g.index not in self._unread}
         for gpu in sorted(healthy - self._heard):
@@ -309,13 +297,13 @@ class NvmlHardware:
             with suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
             self._forget()
-            _initialize()
+            initialize()
             self._session += 1
             log.warning("the driver had gone away; NVML is initialized again")
 
     def _look_at_all(self) -> tuple[SeenGpu, ...]:
         """Every GPU of this session, and those of before that it does not list any more."""
-        count = _call("nvmlDeviceGetCount", "", nvml.nvmlDeviceGetCount)
+        count = call("nvmlDeviceGetCount", "", nvml.nvmlDeviceGetCount)
         seen = [gpu for index in range(count) if (gpu := self._look(index)) is not None]
         there = {g.uuid for g in seen}
         with self._lock:
@@ -348,17 +336,17 @@ class NvmlHardware:
 
     def _read(self, index: int) -> SeenGpu:
         handle = _handle_at(index)
-        uuid = _call("nvmlDeviceGetUUID", str(index), nvml.nvmlDeviceGetUUID, handle)
+        uuid = call("nvmlDeviceGetUUID", str(index), nvml.nvmlDeviceGetUUID, handle)
         with self._lock:
             self._handles[uuid] = handle
-        name = _call("nvmlDeviceGetName", uuid, nvml.nvmlDeviceGetName, handle)
-        bus_id = _call("nvmlDeviceGetPciInfo", uuid, nvml.nvmlDeviceGetPciInfo, handle).busId
+        name = call("nvmlDeviceGetName", uuid, nvml.nvmlDeviceGetName, handle)
+        bus_id = call("nvmlDeviceGetPciInfo", uuid, nvml.nvmlDeviceGetPciInfo, handle).busId
         mig = bool(_mig_modes(uuid, handle)[0])
         model = self._model(uuid, handle, name, mig)
         return SeenGpu(
             uuid=uuid,
             index=index,
-            minor=_call("nvmlDeviceGetMinorNumber", uuid, nvml.nvmlDeviceGetMinorNumber, handle),
+            minor=call("nvmlDeviceGetMinorNumber", uuid, nvml.nvmlDeviceGetMinorNumber, handle),
             bus_id=bus_id,
             name=name,
             model=model,
@@ -376,7 +364,7 @@ class NvmlHardware:
             known = self._models.get((uuid, mig))
         if known is not None:
             return known
-        memory = _call("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlDeviceGetMemoryInfo, handle)
+        memory = call("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlDeviceGetMemoryInfo, handle)
         profiles = tuple(_profiles(uuid, handle))
         axis = max((p.starts[-1] + p.size for p in profiles), default=0)
         model = GpuModel(model_key(name), int(memory.total) // 2**20, axis, profiles, _needs_reset(handle))
@@ -391,7 +379,7 @@ class NvmlHardware:
         with self._lock:
             handle = self._handles.get(gpu)
         if handle is None:
-            handle = _call("nvmlDeviceGetHandleByUUID", gpu, nvml.nvmlDeviceGetHandleByUUID, gpu)
+            handle = call("nvmlDeviceGetHandleByUUID", gpu, nvml.nvmlDeviceGetHandleByUUID, gpu)
             with self._lock:
                 self._handles[gpu] = handle
         return handle
@@ -418,14 +406,6 @@ class NvmlHardware:
         return None
 
 
-def _initialize() -> None:
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        cure = _CURES.get(error.value, "nvidia-smi says more")
-        raise GpuFault(FaultKind.UNAVAILABLE, f"nvmlInit ({error}; {cure})", code=error.value) from error
-
-
 def _faulty(known: SeenGpu, kind: FaultKind) -> SeenGpu:
     """What is left to say of a GPU that cannot be read now."""
     return replace(known, mig=False, slices=(), fault=kind.value)
@@ -436,20 +416,9 @@ def model_key(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9\-_.]", "", name.strip().replace(" ", "-"))
 
 
-def _call(name: str, gpu: str, function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except nvml.NVMLError as error:
-        raise _fault(name, gpu, error) from error
-
-
-def _fault(name: str, gpu: str, error: Any) -> GpuFault:
-    return GpuFault(_KINDS.get(error.value, FaultKind.OTHER), name, gpu, error.value)
-
-
 def _handle_at(index: int) -> Any:
     try:
-        return _call("nvmlDeviceGetHandleByIndex", str(index), nvml.nvmlDeviceGetHandleByIndex, index)
+        return call("nvmlDeviceGetHandleByIndex", str(index), nvml.nvmlDeviceGetHandleByIndex, index)
     except GpuFault as fault:
         if fault.code != nvml.NVML_ERROR_INVALID_ARGUMENT:
             raise
@@ -460,7 +429,7 @@ def _handle_at(index: int) -> Any:
 def _mig_modes(gpu: str, handle: Any) -> list[int]:
     """The mode now, and the one after the next reset. Off on a GPU that knows no MIG."""
     try:
-        return list(_call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle))
+        return list(call("nvmlDeviceGetMigMode", gpu, nvml.nvmlDeviceGetMigMode, handle))
     except GpuFault as fault:
         if fault.kind is FaultKind.NOT_SUPPORTED:
             return [0, 0]
@@ -482,7 +451,7 @@ def _address(handle: Any) -> int | None:
 def _running(gpu: str, handle: Any, name: str) -> list[Any]:
     """A list of processes. Only that of compute must be there: not every GPU and driver keeps the others."""
     try:
-        return list(_call(name, gpu, getattr(nvml, name), handle))
+        return list(call(name, gpu, getattr(nvml, name), handle))
     except GpuFault as fault:
         if fault.kind is FaultKind.NOT_SUPPORTED and name != "nvmlDeviceGetComputeRunningProcesses":
             return []
@@ -493,11 +462,11 @@ def _memory_used(gpu: str, handle: Any) -> int:
     """Bytes that programs use. Version 1, for old drivers, counts what the driver itself reserves as well."""
     ask, name = nvml.nvmlDeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo"
     try:
-        return int(_call(name, gpu, ask, handle, nvml.nvmlMemory_v2).used)
+        return int(call(name, gpu, ask, handle, nvml.nvmlMemory_v2).used)
     except GpuFault as fault:
         if fault.code not in (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
             raise
-        return int(_call(name, gpu, ask, handle).used)
+        return int(call(name, gpu, ask, handle).used)
 
 
 def _needs_reset(handle: Any) -> bool:
@@ -521,7 +490,7 @@ def _profiles(gpu: str, handle: Any) -> Iterator[MigProfile]:
                 continue
             if error.value in (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                 return
-            raise _fault("nvmlDeviceGetGpuInstanceProfileInfo", gpu, error) from error
+            raise faulted("nvmlDeviceGetGpuInstanceProfileInfo", gpu, error) from error
         starts, size = _placements(gpu, handle, info.id)
         if starts:
             name = info.name.removeprefix(_MIG_PREFIX)
@@ -532,9 +501,9 @@ def _placements(gpu: str, handle: Any, profile: int) -> tuple[tuple[int, ...], i
     count = ctypes.c_uint()
     ask = nvml.nvmlDeviceGetGpuInstancePossiblePlacements
     name = "nvmlDeviceGetGpuInstancePossiblePlacements"
-    _call(name, gpu, ask, handle, profile, None, ctypes.byref(count))
+    call(name, gpu, ask, handle, profile, None, ctypes.byref(count))
     places = (nvml.c_nvmlGpuInstancePlacement_t * max(1, count.value))()
-    _call(name, gpu, ask, handle, profile, places, ctypes.byref(count))
+    call(name, gpu, ask, handle, profile, places, ctypes.byref(count))
     found = list(places)[: count.value]
     return tuple(sorted(p.start for p in found)), found[0].size if found else 0
 
@@ -543,9 +512,9 @@ def _gpu_instances(gpu: str, handle: Any, profile: MigProfile) -> Iterator[tuple
     count = ctypes.c_uint(profile.limit)
     found = (nvml.c_nvmlGpuInstance_t * profile.limit)()
     ask = nvml.nvmlDeviceGetGpuInstances
-    _call("nvmlDeviceGetGpuInstances", gpu, ask, handle, profile.profile_id, found, ctypes.byref(count))
+    call("nvmlDeviceGetGpuInstances", gpu, ask, handle, profile.profile_id, found, ctypes.byref(count))
     for instance in list(found)[: count.value]:
-        yield instance, _call("nvmlGpuInstanceGetInfo", gpu, nvml.nvmlGpuInstanceGetInfo, instance)
+        yield instance, call("nvmlGpuInstanceGetInfo", gpu, nvml.nvmlGpuInstanceGetInfo, instance)
 
 
 def _compute_profiles(gpu: str, instance: Any) -> list[Any]:
@@ -559,7 +528,7 @@ def _compute_profiles(gpu: str, instance: Any) -> list[Any]:
                 continue
             if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT and found:
                 break
-            raise _fault("nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu, error) from error
+            raise faulted("nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu, error) from error
     return found
 
 
@@ -579,7 +548,7 @@ def _compute_instances(gpu: str, instance: Any, profiles: list[Any]) -> Iterator
         count = ctypes.c_uint(limit)
         found = (nvml.c_nvmlComputeInstance_t * limit)()
         ask = nvml.nvmlGpuInstanceGetComputeInstances
-        _call("nvmlGpuInstanceGetComputeInstances", gpu, ask, instance, profile.id, found, ctypes.byref(count))
+        call("nvmlGpuInstanceGetComputeInstances", gpu, ask, instance, profile.id, found, ctypes.byref(count))
         yield from list(found)[: count.value]
 
 
@@ -602,11 +571,11 @@ def _slices_now(gpu: str, handle: Any, model: GpuModel) -> Iterator[SeenSlice]:
 
 def _seen_slice(gpu: str, instance: Any, piece: Slice) -> SeenSlice:
     """Half made while no compute instance takes all of it: one that somebody divided is not the slice we promise."""
-    gi = _call("nvmlGpuInstanceGetInfo", gpu, nvml.nvmlGpuInstanceGetInfo, instance).id
+    gi = call("nvmlGpuInstanceGetInfo", gpu, nvml.nvmlGpuInstanceGetInfo, instance).id
     for compute in _compute_instances(gpu, instance, _full_size(_compute_profiles(gpu, instance))):
-        info = _call("nvmlComputeInstanceGetInfo", gpu, nvml.nvmlComputeInstanceGetInfo, compute)
+        info = call("nvmlComputeInstanceGetInfo", gpu, nvml.nvmlComputeInstanceGetInfo, compute)
         # The MIG device's handle comes with it: looking it up by UUID takes some drivers seconds.
-        uuid = _call("nvmlDeviceGetUUID", gpu, nvml.nvmlDeviceGetUUID, info.device)
+        uuid = call("nvmlDeviceGetUUID", gpu, nvml.nvmlDeviceGetUUID, info.device)
         return SeenSlice(piece, int(gi), int(info.id), str(uuid))
     return SeenSlice(piece, int(gi), None, None)
 

@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+from nvml_double import wear
 from nvml_double.control import DoubleError, Machine, build, model_keys
 from nvml_double.layout import GPUS
 
@@ -71,6 +72,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--gi", type=int, default=None, help="GPU instance it concerns")
     _of_gpu(act("lose", "the GPU falls off the bus", lambda a: Machine(a.state).lose(a.gpu)))
     _of_gpu(act("restore", "it comes back", lambda a: Machine(a.state).lose(a.gpu, lost=False)))
+    sub = _of_gpu(act("wear", "signs of wear of a GPU", _wear))
+    sub.add_argument("--recovery", type=int, default=None, help="recovery action that its driver demands, 0 to 7")
+    sub.add_argument("--remap-pending", action=argparse.BooleanOptionalAction, help="rows wait for a reset")
+    sub.add_argument("--remap-failed", action=argparse.BooleanOptionalAction, help="rows could not be remapped")
+    sub.add_argument("--uncorrectable", type=int, default=None, help="uncorrectable memory errors since the start")
+    sub.add_argument(
+        "--limits-memory", action=argparse.BooleanOptionalAction, help="its driver limits memory by cgroup"
+    )
+    sub = _of_gpu(act("instance", "how busy one GPU instance is", _instance))
+    sub.add_argument("gi", type=int, help="the GPU instance")
+    sub.add_argument("busy", type=float, help="percent of the time a kernel runs in it")
+    sub = act("driver", "another version of the driver", lambda a: wear.driver(Machine(a.state), a.version))
+    sub.add_argument("version", help="such as 580.95.05")
     sub = act("fault", "make a call of the library go wrong", _fault)
     sub.add_argument("call", help="its C name, such as nvmlDeviceCreateGpuInstanceWithPlacement")
     sub.add_argument("--fail", type=_code, default=None, help="NVML error it answers with, such as IN_USE or 19")
@@ -118,6 +132,18 @@ def _models(texts: list[str]) -> list[str]:
 def _set(args: argparse.Namespace) -> None:
     percent = {k: None if v is None else v / 100 for k, v in (("busy", args.busy), ("memory_busy", args.memory_busy))}
     Machine(args.state).set(args.gpu, memory_used_mib=args.memory_used, passthrough=args.passthrough, **percent)
+
+
+def _wear(args: argparse.Namespace) -> None:
+    machine = Machine(args.state)
+    signs = ("recovery", "remap_pending", "remap_failed", "uncorrectable")
+    wear.wear(machine, args.gpu, **{sign: getattr(args, sign) for sign in signs})
+    if args.limits_memory is not None:
+        wear.can(machine, args.gpu, limit_memory=args.limits_memory)
+
+
+def _instance(args: argparse.Namespace) -> None:
+    wear.busy_instance(Machine(args.state), args.gpu, args.gi, args.busy / 100)
 
 
 def _process(args: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._state():
+        with self.state():
             """Looks whether the file is one of ours."""
 
     @classmethod
@@ -50,7 +50,7 @@ class Machine:
         return {"LD_LIBRARY_PATH": str(library.parent), "FALLOW_NVML_STATE": str(self.path)}
 
     def uuids(self) -> tuple[str, ...]:
-        with self._state() as state:
+        with self.state() as state:
             return tuple(state.gpus[i].uuid.decode() for i in range(state.gpu_count))
 
     def set(
@@ -69,7 +69,7 @@ class Machine:
         for name, share in (("busy", busy), ("memory busy", memory_busy)):
             if share is not None and not 0 <= share <= 1:
                 raise DoubleError(f"{name} {100 * share:g}%: expected 0 to 100")
-        with self._gpu(gpu) as raw:
+        with self.of_gpu(gpu) as raw:
             if memory_used_mib is not None and not 0 <= memory_used_mib * 2**20 <= raw.memory_bytes:
                 raise DoubleError(f"{memory_used_mib} MiB used: GPU {gpu} has {raw.memory_bytes // 2**20} MiB")
             if busy is not None:
@@ -91,7 +91,7 @@ class Machine:
         _check_number("a pid", pid, 1)
         if ci is not None and gi is None:
             raise DoubleError("--ci goes with its --gi: a compute instance is in a GPU instance")
-        with self._gpu(gpu) as raw:
+        with self.of_gpu(gpu) as raw:
             _check_number("MiB of a process on this GPU", memory_mib, 0, raw.memory_bytes // 2**20)
             _check_instance(raw, gpu, gi, 0 if ci is None else ci)
             vacant = next((p for p in raw.processes if not p.used), None)
@@ -104,18 +104,18 @@ class Machine:
             )
 
     def clear_processes(self, gpu: int) -> None:
-        with self._gpu(gpu) as raw:
+        with self.of_gpu(gpu) as raw:
             for process in raw.processes:
                 process.used = 0
 
     def lose(self, gpu: int, lost: bool = True) -> None:
         """The GPU falls off the bus, or comes back."""
-        with self._gpu(gpu) as raw:
+        with self.of_gpu(gpu) as raw:
             raw.lost = int(lost)
 
     def mode(self, gpu: int, mig: bool) -> None:
         """MIG mode as if the GPU had always been in it: no rule is asked, but slices keep it on."""
-        with self._gpu(gpu) as raw:
+        with self.of_gpu(gpu) as raw:
             if not raw.profile_count:
                 raise DoubleError(f"GPU {gpu} cannot be cut")
             if not mig and any(g.used for g in raw.instances):
@@ -125,7 +125,7 @@ class Machine:
     def xid(self, gpu: int, code: int, gi: int | None = None) -> None:
         """Reported to every client that listens; without `gi` it may concern the whole GPU."""
         _check_number("an XID", code, 0)
-        with self._state() as state:
+        with self.state() as state:
             if not 0 <= gpu < state.gpu_count:
                 raise DoubleError(f"no GPU {gpu}: this machine has {state.gpu_count}")
             _check_instance(state.gpus[gpu], gpu, gi, None)
@@ -154,7 +154,7 @@ class Machine:
             raise DoubleError(f"a hang of {hang} s: expected a number of seconds, 0 to {_LONGEST_SECONDS}")
         kind = layout.FAIL if fail is not None else layout.HANG if hang is not None else 0
         kind = kind or (layout.KILL_BEFORE if kill == "before" else layout.KILL_AFTER)
-        with self._state() as state:
+        with self.state() as state:
             vacant = next((f for f in state.faults if not f.times), None)
             if vacant is None:
                 raise DoubleError(f"at most {layout.FAULTS} faults may be waiting: clear some")
@@ -165,12 +165,12 @@ class Machine:
         """Those still waiting, in words."""
         words = {layout.KILL_BEFORE: "kills its caller before", layout.KILL_AFTER: "kills its caller after"}
         words |= {layout.FAIL: "fails with {0.code}", layout.HANG: "hangs for {0.seconds:g} s"}
-        with self._state() as state:
+        with self.state() as state:
             waiting = [(f.call.decode(), words[f.kind].format(f), f.times) for f in state.faults if f.times]
         return tuple(f"{call} {what}, {times} more" for call, what, times in waiting)
 
     def clear_faults(self) -> None:
-        with self._state() as state:
+        with self.state() as state:
             for fault in state.faults:
                 fault.times = 0
 
@@ -179,16 +179,18 @@ class Machine:
 
         A pending mode takes effect where the GPU itself stores it (Ampere).
         """
-        with self._state() as state:
+        with self.state() as state:
             for raw in list(state.gpus)[: state.gpu_count]:
                 raw.energy_mj, raw.energy_at = 0, time.time()
+                # A reset finishes pending remappings and starts volatile counters anew; a failed remapping stays.
+                raw.compute_mode = raw.recovery_action = raw.remap_pending = raw.ecc_uncorrected = 0
                 ctypes.memset(ctypes.addressof(raw.instances), 0, ctypes.sizeof(raw.instances))
                 ctypes.memset(ctypes.addressof(raw.processes), 0, ctypes.sizeof(raw.processes))
                 raw.mig = raw.mig_pending = raw.mig_pending if raw.needs_reset else 0
 
     def slices(self, gpu: int) -> dict[str, str]:
         """`1g.10gb@0` -> UUID of its MIG device, "" while it has no compute instance."""
-        with self._gpu(gpu) as raw:
+        with self.of_gpu(gpu) as raw:
             return {
                 f"{raw.profiles[g.profile].name.decode()}@{g.start}": next(
                     (c.uuid.decode() for c in g.compute if c.used), ""
@@ -202,7 +204,7 @@ class Machine:
         lines = []
         for index in range(len(self.uuids())):
             cut = ", ".join(sorted(self.slices(index))) or "none"
-            with self._gpu(index) as raw:
+            with self.of_gpu(index) as raw:
                 mode = "on" if raw.mig else "off"
                 lost = "  LOST" if raw.lost else ""
                 busy = f"{raw.busy}% busy, {raw.memory_used // 2**20} MiB used"
@@ -212,14 +214,15 @@ class Machine:
         return "\n".join(lines)
 
     @contextmanager
-    def _gpu(self, index: int) -> Iterator[Gpu]:
-        with self._state() as state:
+    def of_gpu(self, index: int) -> Iterator[Gpu]:
+        """One GPU, to be changed, under the lock. Raises DoubleError when there is none with this index."""
+        with self.state() as state:
             if not 0 <= index < state.gpu_count:
                 raise DoubleError(f"no GPU {index}: this machine has {state.gpu_count}")
             yield state.gpus[index]
 
     @contextmanager
-    def _state(self) -> Iterator[State]:
+    def state(self) -> Iterator[State]:
         """The state under the lock that clients take too."""
         try:
             file = open(self.path, "r+b")  # noqa: SIM115 - closed below; only opening it may fail as "make one"

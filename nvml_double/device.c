@@ -274,7 +274,7 @@ NUMBER(nvmlDeviceGetPersistenceMode, 0, gpu->persistence)
 NUMBER(nvmlDeviceGetPowerUsage, 0, gpu->power_mw)
 NUMBER(nvmlDeviceGetPowerManagementLimit, 0, gpu->power_limit_mw)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, 0, gpu->power_limit_mw)
-NUMBER(nvmlDeviceGetComputeMode, 0, 0 * gpu->minor)
+NUMBER(nvmlDeviceGetComputeMode, 0, gpu->compute_mode)
 NUMBER(nvmlDeviceGetDisplayActive, 0, 0 * gpu->minor)
 NUMBER(nvmlDeviceGetDisplayMode, 0, 0 * gpu->minor)
 NUMBER(nvmlDeviceGetPerformanceState, 0, gpu->busy ? 0u : 8u)
@@ -537,8 +537,12 @@ static void field_value(const struct Gpu *gpu, struct FieldValue *field) {
     switch (field->id) {
     case 142: /* rows remapped: correctable, uncorrectable, pending, failed */
     case 143:
+        break;
     case 144:
+        field->value.number = gpu->remap_pending;
+        break;
     case 145:
+        field->value.number = gpu->remap_failed;
         break;
     case 184: /* MIG mode changes without a reset */
         field->value.number = gpu->profile_count && !gpu->needs_reset;
@@ -574,7 +578,10 @@ EXPORT Return nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsi
     NEEDS(corrected && uncorrected && pending && failed);
     if (gpu->mig)
         RETURN(NOT_SUPPORTED);
-    *corrected = *uncorrected = *pending = *failed = 0;
+    *corrected = 0;
+    *uncorrected = gpu->remap_pending || gpu->remap_failed ? 1 : 0;
+    *pending = gpu->remap_pending;
+    *failed = gpu->remap_failed;
     RETURN(SUCCESS);
 }
 
@@ -590,8 +597,7 @@ EXPORT Return nvmlDeviceGetEccMode(Handle device, unsigned *current, unsigned *p
 EXPORT Return nvmlDeviceGetTotalEccErrors(Handle device, unsigned type, unsigned counter, unsigned long long *errors) {
     BEGIN("nvmlDeviceGetTotalEccErrors");
     GPU(gpu, device, 1);
-    (void)gpu;
     NEEDS(errors && type <= 1 && counter <= 1);
-    *errors = 0;
+    *errors = type == 1 ? gpu->ecc_uncorrected : 0;
     RETURN(SUCCESS);
 }

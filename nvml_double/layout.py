@@ -8,7 +8,7 @@ from ctypes import c_char, c_double, c_uint32, c_uint64
 from typing import Any
 
 MAGIC = b"FALLOWNV"
-VERSION = 3
+VERSION = 4
 
 GPUS, PROFILES, STARTS, CI_PROFILES, INSTANCES, COMPUTE, PROCESSES = 16, 18, 16, 8, 16, 8, 64
 EVENTS, FAULTS, SESSIONS = 64, 32, 256
@@ -59,6 +59,7 @@ class GpuInstance(ctypes.Structure):
         ("profile", c_uint32),
         ("start", c_uint32),
         ("memory_used_mib", c_uint32),
+        ("busy", c_uint32),
         ("compute", ComputeInstance * COMPUTE),
     ]
 
@@ -102,6 +103,14 @@ class Gpu(ctypes.Structure):
         ("memory_clock_mhz", c_uint32),
         ("nvlinks", c_uint32),
         ("recovery_action", c_uint32),
+        ("compute_mode", c_uint32),
+        ("remap_pending", c_uint32),
+        ("remap_failed", c_uint32),
+        ("ecc_uncorrected", c_uint32),
+        ("limits_memory", c_uint32),
+        ("clique", c_uint32),
+        ("tensor_busy", c_uint32),
+        ("cluster", c_uint64 * 2),
         ("memory_bytes", c_uint64),
         ("memory_used", c_uint64),
         ("energy_mj", c_uint64),

@@ -10,7 +10,7 @@ from pathlib import Path
 from nvml_double import layout
 
 HERE = Path(__file__).parent
-SOURCES = ("state.c", "mig.c", "ci.c", "migdevice.c", "device.c", "topology.c")
+SOURCES = ("state.c", "mig.c", "ci.c", "migdevice.c", "device.c", "topology.c", "settings.c", "gpm.c")
 LIBRARY = "libnvidia-ml.so.1"
 
 

@@ -70,6 +70,27 @@ EXPORT Return nvmlDeviceGetCpuAffinity(Handle device, unsigned words, unsigned l
     RETURN(SUCCESS);
 }
 
+/* A zero cluster means that the NVLink domain is this machine alone. */
+struct FabricInfo {
+    uint32_t version;
+    unsigned char cluster[16];
+    uint32_t status, clique, state, health;
+};
+
+EXPORT Return nvmlDeviceGetGpuFabricInfoV(Handle device, struct FabricInfo *info) {
+    BEGIN("nvmlDeviceGetGpuFabricInfoV");
+    GPU(gpu, device, 0);
+    NEEDS(info);
+    if ((info->version & 0xffffff) < sizeof *info)
+        RETURN(ARGUMENT_VERSION_MISMATCH);
+    memcpy(info->cluster, gpu->cluster, sizeof info->cluster);
+    info->status = SUCCESS;
+    info->clique = gpu->clique;
+    info->state = gpu->nvlinks && gpu->cc_major >= 9 ? 3 : 0; /* completed, or not supported */
+    info->health = 0;
+    RETURN(SUCCESS);
+}
+
 /* Known to the real library and answered so by many a GPU; present, so that a client learns it by the answer. */
 #define ABSENT(call)                                                                                                   \
     EXPORT Return call(void) {                                                                                         \
@@ -83,16 +104,9 @@ ABSENT(nvmlDeviceGetEncoderUtilization)
 ABSENT(nvmlDeviceGetDecoderUtilization)
 ABSENT(nvmlDeviceGetFanSpeed)
 ABSENT(nvmlDeviceGetPcieThroughput)
-ABSENT(nvmlDeviceGetGpuFabricInfoV)
 ABSENT(nvmlDeviceGetPlatformInfo)
 ABSENT(nvmlDeviceGetNumaNodeId)
 ABSENT(nvmlDeviceGetRowRemapperHistogram)
-ABSENT(nvmlGpmQueryDeviceSupport)
 ABSENT(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-ABSENT(nvmlGpmSampleAlloc)
-ABSENT(nvmlGpmSampleFree)
-ABSENT(nvmlGpmSampleGet)
-ABSENT(nvmlGpmMigSampleGet)
-ABSENT(nvmlGpmMetricsGet)
 ABSENT(nvmlDeviceGetDriverModel)
 ABSENT(nvmlDeviceGetDriverModel_v2)

@@ -14,8 +14,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpu import catalogue, fake
-from gpu.hardware import FaultKind, GpuFault, Hardware
+from gpu.hardware import Ancestor, Checkup, FaultKind, GpuFault, Hardware, Recovery
 from gpu.layout import Slice, parse_slice
+from nvml_double import wear
 from nvml_double.control import Machine
 from nvml_double.layout import GpuInstance
 from tests.machine import library
@@ -39,6 +40,8 @@ class Rig(Protocol):
     def halve(self, gpu: int, piece: Slice) -> None: ...
     def kill_at_cut(self, when: str) -> None: ...
     def reboot(self) -> None: ...
+    def wear(self, gpu: int, recovery: Recovery, remap: str, uncorrectable: int) -> None: ...
+    def limits_memory(self, gpu: int) -> None: ...
 
 
 class PythonRig:
@@ -71,6 +74,13 @@ class PythonRig:
     def reboot(self) -> None:
         self._fake.reboot()
 
+    def wear(self, gpu: int, recovery: Recovery, remap: str, uncorrectable: int) -> None:
+        rows = {"remap_pending": remap == "pending", "remap_failed": remap == "failed"}
+        self._fake.wear(self._uuids[gpu], recovery=recovery.name, uncorrectable=uncorrectable, **rows)
+
+    def limits_memory(self, gpu: int) -> None:
+        self._fake.wear(self._uuids[gpu], limits_memory=True)
+
 
 class NvmlRig:
     def __init__(self, home: Path) -> None:
@@ -98,7 +108,7 @@ class NvmlRig:
         self._machine.xid(gpu, code, gi)
 
     def halve(self, gpu: int, piece: Slice) -> None:
-        with self._machine._gpu(gpu) as raw:
+        with self._machine.of_gpu(gpu) as raw:
             instances: list[GpuInstance] = [g for g in raw.instances if g.used]
             half = next(g for g in instances if raw.profiles[g.profile].name.decode() == piece.profile.name)
             half.compute[0].used = 0
@@ -110,6 +120,14 @@ class NvmlRig:
 
     def reboot(self) -> None:
         self._machine.reboot()
+
+    def wear(self, gpu: int, recovery: Recovery, remap: str, uncorrectable: int) -> None:
+        rows = {"remap_pending": remap == "pending", "remap_failed": remap == "failed"}
+        number = list(Recovery).index(recovery)
+        wear.wear(self._machine, gpu, recovery=number, uncorrectable=uncorrectable, **rows)
+
+    def limits_memory(self, gpu: int) -> None:
+        wear.can(self._machine, gpu, limit_memory=True)
 
 
 RIGS: dict[str, Callable[[Path], Rig]] = {"python": PythonRig, "nvml": NvmlRig}
@@ -396,3 +414,79 @@ def test_the_same_acts_have_the_same_outcome_on_both(
         for number, (act, choice) in enumerate([("mig", 0), *acts]):
             assert perform(one, act, index, choice) == perform(other, act, index, choice), (number, act)
             assert picture(one) == picture(other), (number, act)
+
+
+def test_the_driver_and_its_products_are_told(rig: Rig) -> None:
+    driver = rig.hardware.driver()
+    assert (driver.version, driver.cuda[0]) == ("580.95.05", 13)
+    products = [rig.hardware.product(g.uuid) for g in rig.hardware.gpus()]
+    assert [p.architecture for p in products] == ["hopper", "ampere", "blackwell"]
+    assert [p.compute for p in products] == [(9, 0), (8, 0), (12, 0)]
+    assert [p.memory_mib for p in products] == [m.memory_mib for m in MODELS]
+    assert all(p.mig_capable and not p.fabric for p in products)
+
+
+def test_the_engines_of_a_slice_are_those_of_its_profile(rig: Rig) -> None:
+    gpu = uuid(rig)
+    assert rig.hardware.engines(gpu) == {}
+    rig.hardware.set_mig(gpu, True)
+    made = rig.hardware.cut(gpu, piece("3g.40gb@4"))
+    found = rig.hardware.engines(gpu)
+    assert found.keys() == {made.gi}
+    assert (found[made.gi].gi_slices, found[made.gi].multiprocessors) == (3, 60)
+    assert found[made.gi].memory_mib == piece("3g.40gb@4").profile.memory_mib
+
+
+def test_a_gpu_tells_how_worn_it_is(rig: Rig) -> None:
+    gpu = uuid(rig)
+    assert rig.hardware.checkup(gpu) == Checkup(False, False, 0, Recovery.NONE)
+    rig.wear(0, Recovery.GPU_RESET, "pending", 3)
+    assert rig.hardware.checkup(gpu) == Checkup(True, False, 3, Recovery.GPU_RESET)
+    rig.wear(0, Recovery.DRAIN_AND_RESET, "failed", 4)
+    assert rig.hardware.checkup(gpu) == Checkup(False, True, 4, Recovery.DRAIN_AND_RESET)
+    rig.reboot()
+    assert rig.hardware.checkup(gpu) == Checkup(False, True, 0, Recovery.NONE)
+
+
+def test_links_are_told_of_every_pair_that_can_be_asked(rig: Rig) -> None:
+    gpus = [g.uuid for g in rig.hardware.gpus()]
+    topology = rig.hardware.topology()
+    near = topology.between(gpus[0], gpus[1])
+    assert near is not None
+    assert (near.ancestor, near.nvlinks, near.p2p) == (Ancestor.SWITCH, 12, True)
+    far = topology.between(gpus[0], gpus[2])
+    assert far is not None
+    assert (far.ancestor, far.nvlinks) == (Ancestor.NUMA_NODE, 0)
+    assert topology.between(gpus[2], gpus[0]) == far
+    rig.lose(1, True)
+    assert set(rig.hardware.topology().links) == {tuple(sorted((gpus[0], gpus[2])))}
+
+
+def test_mig_mode_switches_links_and_peer_access_off(rig: Rig) -> None:
+    gpus = [g.uuid for g in rig.hardware.gpus()]
+    rig.hardware.set_mig(gpus[0], True)
+    link = rig.hardware.topology().between(gpus[0], gpus[1])
+    assert link is not None
+    assert (link.nvlinks, link.p2p) == (0, False)
+
+
+def test_compute_mode_may_be_set_twice(rig: Rig) -> None:
+    for on in (True, True, False, False):
+        rig.hardware.set_exclusive(uuid(rig), on)
+
+
+def test_memory_is_limited_where_the_driver_can_and_never_in_mig_mode(rig: Rig) -> None:
+    gpu = uuid(rig)
+    assert kind(lambda: rig.hardware.limit_memory(gpu, "/sys/fs/cgroup/x", 100)) is FaultKind.NOT_SUPPORTED
+    rig.limits_memory(0)
+    rig.hardware.limit_memory(gpu, "/sys/fs/cgroup/x", 100)
+    rig.hardware.set_mig(gpu, True)
+    assert kind(lambda: rig.hardware.limit_memory(gpu, "/sys/fs/cgroup/x", 100)) is FaultKind.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("call", ["product", "engines", "checkup"])
+def test_facts_of_a_lost_gpu_are_refused_and_those_of_others_are_not(rig: Rig, call: str) -> None:
+    gpus = [g.uuid for g in rig.hardware.gpus()]
+    rig.lose(0, True)
+    assert kind(lambda: getattr(rig.hardware, call)(gpus[0])) is FaultKind.LOST
+    getattr(rig.hardware, call)(gpus[1])

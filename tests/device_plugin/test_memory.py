@@ -15,7 +15,6 @@ from device_plugin.cgroups import Cgroups, uid_in
 from device_plugin.devices import NodeGpu
 from device_plugin.memory import MemoryGuard, Office
 from gpu import fake
-from gpu.hardware import FaultKind, GpuFault
 from gpu.node import Mode
 from policies.model import Sharing
 from tests import builders
@@ -30,7 +29,7 @@ class Rig:
     def __init__(self, path: Path, api: FakeApi) -> None:
         self.api = api
         fake.create(path / "gpus.json", ["h100-80gb"])
-        self.hardware = Limiting(path / "gpus.json")
+        self.hardware = fake.FakeHardware(path / "gpus.json")
         seen = self.hardware.gpus()[0]
         self.gpu, self.clock = NodeGpu(seen, Mode.SHARED, units=20), ManualClock()
         self.client = Client.connect(api.kubeconfig(path / "kubeconfig"))
@@ -75,17 +74,6 @@ class Rig:
 
     def events(self) -> list[str]:
         return [e["reason"] for e in self.client.list(EVENTS)["items"]]
-
-
-class Limiting(fake.FakeHardware):
-    """A driver that may know memory limits."""
-
-    limits: dict[str, int] | None = None
-
-    def limit_memory(self, gpu: str, cgroup: str, limit_mib: int) -> None:
-        if self.limits is None:
-            raise GpuFault(FaultKind.NOT_SUPPORTED, "limit_memory", gpu)
-        self.limits[cgroup] = limit_mib
 
 
 @pytest.fixture
@@ -136,20 +124,20 @@ def test_an_eviction_that_is_refused_is_tried_again(rig: Rig) -> None:
 
 
 def test_where_the_driver_limits_memory_the_share_is_its_limit_as_soon_as_the_pods_cgroup_is_there(rig: Rig) -> None:
-    rig.hardware.limits = {}
+    rig.hardware.wear(rig.gpu.uuid, limits_memory=True)
     rig.ticks(5)
-    assert rig.hardware.limits == {}
+    assert rig.hardware.limits(rig.gpu.uuid) == {}
     rig.cgroup.mkdir(parents=True)
     rig.ticks(10)
-    assert rig.hardware.limits == {str(rig.cgroup): rig.gpu.seen.model.memory_mib // 4}
+    assert rig.hardware.limits(rig.gpu.uuid) == {str(rig.cgroup): rig.gpu.seen.model.memory_mib // 4}
 
 
 def test_a_driver_that_knows_no_limits_is_not_asked_again(rig: Rig) -> None:
     rig.cgroup.mkdir(parents=True)
     rig.ticks(10)
-    rig.hardware.limits = {}
+    rig.hardware.wear(rig.gpu.uuid, limits_memory=True)
     rig.ticks(10)
-    assert rig.hardware.limits == {}
+    assert rig.hardware.limits(rig.gpu.uuid) == {}
 
 
 @pytest.mark.parametrize(

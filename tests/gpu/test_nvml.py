@@ -83,7 +83,7 @@ def test_success_without_change_is_told(hardware: NvmlHardware, monkeypatch: pyt
 
 
 def test_a_gpu_that_knows_no_mig_is_whole(hardware: NvmlHardware, machine: Machine) -> None:
-    with machine._gpu(0) as raw:
+    with machine.of_gpu(0) as raw:
         raw.profile_count = 0
     gpu = machine.uuids()[0]
     seen = hardware.read(gpu)
@@ -163,7 +163,7 @@ def test_a_closed_door_stays_closed(hardware: NvmlHardware) -> None:
 
 def test_a_gpu_that_is_no_longer_listed_is_lost(hardware: NvmlHardware, machine: Machine) -> None:
     first, second = hardware.gpus()
-    with machine._state() as state:
+    with machine.state() as state:
         state.gpu_count = 1
     assert [(g.uuid, g.fault) for g in hardware.gpus()] == [(first.uuid, ""), (second.uuid, FaultKind.LOST.value)]
     assert hardware.read(second.uuid).fault == FaultKind.LOST.value

@@ -14,7 +14,7 @@ LONG_FILES = {
     "nvml_double/mig.c": "one subject of a C library; the bound is for Python",
     "nvml_double/ci.c": "the same",
     "nvml_double/device.c": "the same",
-    "gpu/nvml.py": "the one file that may name pynvml",
+    "gpu/nvml.py": "one subject, the GPUs of one session; facts and calls are in files of their own",
 }
 LONG_FUNCTIONS = {
     "scheduler/app.py:application": "one route after another",

@@ -22,9 +22,9 @@ from device_plugin.api import deviceplugin_pb2 as pb
 from device_plugin.api import deviceplugin_pb2_grpc as rpc
 from device_plugin.api import podresources_pb2, podresources_pb2_grpc
 from device_plugin.claims import Held
+from device_plugin.prefer import Steering
 from device_plugin.server import SOCKET_PREFIX, Plugin
 from device_plugin.state import NodeState
-from gpu.node import Placement
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ class Registrar:
         self,
         kubelet_dir: Path,
         state: NodeState,
-        promises: Callable[[], tuple[Placement, ...]],
+        steering: Callable[[], Steering],
         terms: Callable[[], Terms],
         on_allocated: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._directory = kubelet_dir / "device-plugins"
-        self._state, self._promises, self._terms = state, promises, terms
+        self._state, self._steering, self._terms = state, steering, terms
         self._on_allocated, self._clock = on_allocated, clock
         self._plugins: dict[str, Plugin] = {}
         self._registered: dict[str, float] = {}
@@ -99,7 +99,7 @@ class Registrar:
             old.stop()
         self._forget(resource)
         plugin = Plugin(
-            resource, self._state, self._promises, self._terms, self._directory, self._on_allocated, self.wake
+            resource, self._state, self._steering, self._terms, self._directory, self._on_allocated, self.wake
         )
         plugin.start()
         self._plugins[resource] = plugin

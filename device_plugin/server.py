@@ -18,8 +18,8 @@ from device_plugin.api import deviceplugin_pb2 as pb
 from device_plugin.api import deviceplugin_pb2_grpc as rpc
 from device_plugin.delivery import Grant
 from device_plugin.devices import Device
+from device_plugin.prefer import Asked, Steering, prefer
 from device_plugin.state import NodeState
-from gpu.node import Placement
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +27,13 @@ SOCKET_PREFIX = "fallow-"
 
 
 class Plugin(rpc.DevicePluginServicer):
-    """Serves one resource on a socket of its own. `promises` gives what is promised here and not handed out yet."""
+    """Serves one resource on a socket of its own. `steering` gives what the choice of ids goes by."""
 
     def __init__(
         self,
         resource: str,
         state: NodeState,
-        promises: Callable[[], tuple[Placement, ...]],
+        steering: Callable[[], Steering],
         terms: Callable[[], allocate.Terms],
         directory: Path,
         on_allocated: Callable[[], None],
@@ -43,7 +43,7 @@ class Plugin(rpc.DevicePluginServicer):
         # The process id makes the name unique: an old and a new instance never share a socket.
         self.endpoint = f"{SOCKET_PREFIX}{resource.replace('/', '_')}-{os.getpid()}.sock"
         self.socket = directory / self.endpoint
-        self._state, self._promises, self._terms = state, promises, terms
+        self._state, self._steering, self._terms = state, steering, terms
         self._on_allocated, self._on_gone = on_allocated, on_gone
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -98,20 +98,14 @@ class Plugin(rpc.DevicePluginServicer):
             self._on_gone()
 
     def GetPreferredAllocation(self, request: Any, context: Any) -> pb.PreferredAllocationResponse:  # noqa: N802
-        promises, gpus = self._promises(), self._state.gpus()
+        steering, gpus = self._steering(), self._state.gpus()
         answers = []
         for asked in request.container_requests:
-            ids = allocate.prefer(
-                asked.available_deviceIDs,
-                asked.must_include_deviceIDs,
-                asked.allocation_size,
-                self.resource,
-                gpus,
-                promises,
-            )
+            must, free = tuple(asked.must_include_deviceIDs), tuple(asked.available_deviceIDs)
+            ids = prefer(Asked(self.resource, free, must, asked.allocation_size), gpus, steering)
             log.info("%s: prefer %s", self.resource, ", ".join(ids))
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
-        metrics.preferred.labels("promise" if promises else "fit").inc()
+        metrics.preferred.labels("promise" if steering.promises else "fit").inc()
         return pb.PreferredAllocationResponse(container_responses=answers)
 
     def Allocate(self, request: Any, context: Any) -> pb.AllocateResponse:  # noqa: N802

@@ -18,7 +18,9 @@ from cluster.events import Events
 from cluster.watch import Watcher
 from device_plugin.cgroups import Cgroups
 from device_plugin.kubelet import PodResources, Registrar
+from device_plugin.links import Links
 from device_plugin.memory import MemoryGuard, Office
+from device_plugin.prefer import Steering
 from device_plugin.publish import Publisher
 from fallow.hands import Hands, Parts
 from fallow.sales import Sales, Shop
@@ -51,6 +53,7 @@ class Agent:
         self._events = Events(client, clock, "agent")
         self._sales = Sales(args, Shop(self._node, hardware, self._cache, self._events, clock, self._units))
         self._state = self._sales.state
+        self._links = Links(hardware.topology)
         self._changed = threading.Event()
         self._allocated = threading.Event()
         self._publisher = Publisher(self._node, client, self._cache, self._state, self._events, clock)
@@ -58,7 +61,7 @@ class Agent:
         office = Office(self._node, client, self._cache, self._events, clock)
         self._guard = MemoryGuard(office, hardware, Cgroups(), self._state.gpus, lambda: self._policies.current.sharing)
         self._registrar = Registrar(
-            args.kubelet_dir, self._state, self._promises, self._sales.terms, self._allocated.set, clock
+            args.kubelet_dir, self._state, self._steering, self._sales.terms, self._allocated.set, clock
         )
         self._hands = Hands(
             Parts(
@@ -165,6 +168,7 @@ class Agent:
         self._sales.config.look(seen)
         if not self._sales.config.ready():
             self._state.take(seen, remembered, self._sales.wish(), self._clock.now(), edits)
+            self._links.follow(seen)
 
     def _publish(self) -> None:
         """Soon, by the one thread that writes the inventory: nobody waits for the API server with a GPU in hand."""
@@ -223,8 +227,9 @@ class Agent:
         node = self._cache.snapshot().by_name.get(self._node)
         return node.seats if node else ()
 
-    def _promises(self) -> tuple[Placement, ...]:
-        return tuple(p for p in self._placements() if p.stage is Stage.PROMISED)
+    def _steering(self) -> Steering:
+        promises = tuple(p for p in self._placements() if p.stage is Stage.PROMISED)
+        return Steering(promises, self._links.now, self._sales.wish().plan.distribute)
 
     def _units(self) -> int:
         return self._policies.current.sharing.units_per_gpu

@@ -11,8 +11,9 @@ from cluster import names
 from cluster.cache import Cache
 from cluster.clock import ManualClock
 from cluster.facts import read_request, write_shares
-from device_plugin.allocate import Grant, Terms, grant, prefer
+from device_plugin.allocate import Grant, Terms, grant
 from device_plugin.devices import NodeGpu
+from device_plugin.prefer import Asked, Steering, prefer
 from gpu.hardware import SeenGpu
 from gpu.layout import openings
 from gpu.node import Mode, Share, Stage
@@ -181,7 +182,9 @@ def test_two_pods_wait_and_the_kubelet_starts_them_in_either_order(order: tuple[
     free = [i for g in gpus for i in g.shares]
     random.Random(4).shuffle(free)
     for name in order:
-        ids = prefer(free, (), promised[name].units, names.SHARED, gpus, waiting.values())
+        ids = prefer(
+            Asked(names.SHARED, tuple(free), (), promised[name].units), gpus, Steering(tuple(waiting.values()))
+        )
         assert {i.partition("::")[0] for i in ids} == {promised[name].gpu}
         free = [i for i in free if i not in ids]
         del waiting[name]
@@ -193,7 +196,7 @@ def test_each_container_of_a_pod_gets_its_own_part_of_the_promise() -> None:
     stranger = placement("other", share("GPU-0", units=5))
     free = [i for g in gpus for i in g.shares]
     for size in (2, 3):
-        ids = prefer(free, (), size, names.SHARED, gpus, [stranger, promise])
+        ids = prefer(Asked(names.SHARED, tuple(free), (), size), gpus, Steering((stranger, promise)))
         assert (len(ids), {i.partition("::")[0] for i in ids}) == (size, {"GPU-1"})
         answer = grant(ids, gpus, Terms())
         assert isinstance(answer, Grant)
